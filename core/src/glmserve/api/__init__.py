@@ -1,0 +1,57 @@
+"""The public contract: all that a plugin may import of glmserve."""
+
+from .caching import Match, Pages, PrefixCache
+from .checkpoint import Checkpoint, TensorInfo
+from .components import Component
+from .drafting import Draft, Drafter
+from .errors import (
+    CheckpointError,
+    ConfigError,
+    GlmserveError,
+    IntegrityError,
+    PluginError,
+    QueueFullError,
+    RequestError,
+    SourceError,
+    UnavailableError,
+)
+from .hookspecs import hookimpl
+from .models import ForwardBatch, ForwardOutput, Model, ModelFamily, ModelInfo, PagedTensor, Segment
+from .quantization import Embedding, Linear, LinearSpec, Quantization
+from .transport import Finding, Link, Topology, Transport
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "Component",
+    "ConfigError",
+    "Draft",
+    "Drafter",
+    "Embedding",
+    "Finding",
+    "ForwardBatch",
+    "ForwardOutput",
+    "GlmserveError",
+    "IntegrityError",
+    "Linear",
+    "LinearSpec",
+    "Link",
+    "Match",
+    "Model",
+    "ModelFamily",
+    "ModelInfo",
+    "PagedTensor",
+    "Pages",
+    "PluginError",
+    "PrefixCache",
+    "Quantization",
+    "QueueFullError",
+    "RequestError",
+    "Segment",
+    "SourceError",
+    "TensorInfo",
+    "Topology",
+    "Transport",
+    "UnavailableError",
+    "hookimpl",
+]

@@ -1,0 +1,62 @@
+"""A checkpoint as every plugin sees it: a configuration, named tensors, and where they came from.
+
+Names, shapes and row order are those of Hugging Face, whatever the file format: the GGUF reader translates its
+names and undoes the row permutation that GGUF applies to the query and key projections.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What a file's header says of one tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Elements, outermost first: a linear weight is (out, in)."""
+    dtype: str
+    """Storage type in the format's own spelling: "F32", "F16", "BF16", "I16", "Q8_0", "Q4_1", "Q4_K" ..."""
+    nbytes: int
+
+
+class Checkpoint(ABC):
+    """A model on disk, opened but not loaded: reading a tensor touches only that tensor's bytes."""
+
+    format: str
+    """"safetensors" or "gguf"."""
+    path: Path
+    config: Mapping[str, Any]
+    """The model's `config.json`; for GGUF, its metadata under the same keys."""
+    tensors: Mapping[str, TensorInfo]
+    fingerprint: str
+    """sha256 hex over everything that changes an output: configuration, tensor headers, file digests or sizes and times."""
+
+    @abstractmethod
+    def read(self, name: str) -> torch.Tensor:
+        """The tensor as stored, without a copy where the file allows it.
+
+        Float types come in their own dtype and `info.shape`; GGUF block types as uint8 [rows, bytes per row].
+        Raises CheckpointError when there is no such tensor, IntegrityError when the file is shorter than its header says.
+        """
+
+    @abstractmethod
+    def read_rows(self, name: str, rows: torch.Tensor) -> torch.Tensor:
+        """Rows `rows` (int64 [n]) of a 2-D tensor, stored form, reading only those rows: an embedding look-up."""
+
+    def require(self, name: str) -> TensorInfo:
+        """The header of `name`. Raises CheckpointError that names the tensor and the checkpoint."""
+        from .errors import CheckpointError
+
+        try:
+            return self.tensors[name]
+        except KeyError:
+            raise CheckpointError(f"{self.path} has no tensor {name!r}, which this model family needs.") from None

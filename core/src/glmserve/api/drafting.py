@@ -1,0 +1,59 @@
+"""Seam 2: guessing the next tokens cheaply.
+
+A drafter changes speed and nothing else. The engine samples every position from the target's own logits and accepts a
+proposed token only when it equals that sample, so garbage, out-of-range ids included, leaves the output as it was.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    import torch
+
+    from .models import ModelInfo
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Proposed continuation; `confidence` (same length, 0..1) may be empty."""
+
+    tokens: tuple[int, ...] = ()
+    confidence: tuple[float, ...] = ()
+
+
+class Drafter(ABC):
+    """A provider of the drafting seam, one instance per engine. All calls come from the engine's thread."""
+
+    name: ClassVar[str]
+    capabilities: ClassVar[frozenset[str]] = frozenset()
+    requires: ClassVar[frozenset[str]] = frozenset()
+    conflicts: ClassVar[frozenset[str]] = frozenset()
+    taps: tuple[int, ...] = ()
+    """Target layers whose outputs `observe` receives."""
+
+    @abstractmethod
+    def __init__(self, target: ModelInfo, options: Mapping[str, Any]) -> None:
+        """`options` come from the profile's [drafter.options]; an unknown one raises ConfigError."""
+
+    @abstractmethod
+    def observe(self, sequence: int, start: int, tokens: Sequence[int], taps: Mapping[int, torch.Tensor]) -> None:
+        """Tokens at positions start, start + 1, ... of `sequence` are now final (prompt or accepted).
+
+        Calls come in order of position and without gaps. taps: layer -> float32 [len(tokens), hidden].
+        """
+
+    @abstractmethod
+    def propose(self, sequence: int, depth: int) -> Draft:
+        """At most `depth` tokens that may follow all that was observed. Does not change what was observed."""
+
+    @abstractmethod
+    def forget(self, sequence: int) -> None:
+        """The sequence ended or was preempted. Forgetting an unknown sequence is safe."""
+
+    def memory_bytes(self, tokens: int) -> int:
+        """Bytes of state for a context of `tokens`."""
+        return 0

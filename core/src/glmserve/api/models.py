@@ -1,0 +1,120 @@
+"""The fifth, smaller seam: model families. A family is the forward pass of an architecture and nothing of serving.
+
+Memory layout. The engine owns one pool per paged tensor, shaped [pages, page_tokens, *per_token]. A token at
+position p of a sequence lives in page `page_table[p // page_tokens]` at offset `p % page_tokens`, in every pool alike:
+entry i of page P in one pool belongs to the same token as entry i of page P in any other.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    import torch
+
+    from .checkpoint import Checkpoint
+    from .quantization import LinearSpec, Quantization
+
+
+@dataclass(frozen=True)
+class PagedTensor:
+    """One tensor that stores something for every token of the context."""
+
+    name: str
+    per_token: tuple[int, ...]
+    dtype: str = "float32"
+    """A torch dtype's name."""
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What the engine and the plan must know of a model."""
+
+    family: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    max_context: int
+    """Tokens, by the checkpoint's configuration."""
+    paged: tuple[PagedTensor, ...]
+    """Every tensor with a row per token; their images together are a page."""
+    linears: tuple[LinearSpec, ...]
+    embedding: str
+    eos_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive rows of one sequence within a call."""
+
+    first_row: int
+    num_rows: int
+    start: int
+    """Position of the first row; the rows before it are in the pages already."""
+    pages: torch.Tensor
+    """int64 [n]: the sequence's page table, long enough for position start + num_rows - 1."""
+    chunk: bool
+    """True for a prefill chunk: attention may treat its rows together, since the grid always cuts the same rows.
+    False for decode rows: each row's attention is computed as if it were alone, so drafted equals serial."""
+
+
+@dataclass
+class ForwardBatch:
+    """One call of a model: `rows` token rows, grouped in segments. A call holds either one chunk or decode rows."""
+
+    token_ids: torch.Tensor
+    """int64 [rows]"""
+    positions: torch.Tensor
+    """int64 [rows], absolute"""
+    slots: torch.Tensor
+    """int64 [rows]: page * page_tokens + offset, where the row's entry is written in every pool."""
+    segments: Sequence[Segment]
+    logit_rows: torch.Tensor
+    """int64 [n], rows that need logits"""
+    page_tokens: int
+    taps: tuple[int, ...] = ()
+    """Layers l whose output (after both residual adds) is wanted."""
+
+
+@dataclass
+class ForwardOutput:
+    logits: torch.Tensor
+    """float32 [n, vocabulary], for `logit_rows` in order"""
+    taps: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    """layer -> float32 [rows, hidden]"""
+
+
+class Model(ABC):
+    info: ModelInfo
+    row_invariant: bool
+    """All linear layers are row-invariant, and so is the rest of the family's arithmetic."""
+    nbytes: int
+
+    @abstractmethod
+    def forward(self, batch: ForwardBatch, pools: Mapping[str, torch.Tensor]) -> ForwardOutput:
+        """Write the rows' entries into the pools, then attend. Touches no slot but `batch.slots`."""
+
+
+class ModelFamily(ABC):
+    """A provider of the model-family seam."""
+
+    name: ClassVar[str]
+    architectures: ClassVar[frozenset[str]]
+    """Values of `config["architectures"]` that this family runs."""
+    capabilities: ClassVar[frozenset[str]] = frozenset()
+    requires: ClassVar[frozenset[str]] = frozenset()
+    conflicts: ClassVar[frozenset[str]] = frozenset()
+
+    @abstractmethod
+    def describe(self, config: Mapping[str, Any], kv_dtype: str) -> ModelInfo:
+        """Shapes from the configuration alone. Raises CheckpointError that names the key that does not fit."""
+
+    @abstractmethod
+    def load(self, checkpoint: Checkpoint, quantization: Quantization, info: ModelInfo, progress: Any = None) -> Model:
+        """Load all layers. `progress`, if given, is called as progress(done_bytes, total_bytes).
+
+        Raises CheckpointError naming missing, unexpected or misshapen tensors.
+        """

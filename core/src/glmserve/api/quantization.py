@@ -1,0 +1,90 @@
+"""Seam 1: how weights are stored and multiplied.
+
+A provider turns the stored tensors of a linear layer into a `Linear` that computes. The model never learns which.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import torch
+
+    from .checkpoint import Checkpoint
+
+
+@dataclass(frozen=True)
+class LinearSpec:
+    """One linear layer of the model, possibly several stored layers side by side on the output axis.
+
+    `parts` are the stored names without ".weight"; a fused query-key-value layer has three. A provider that cannot
+    fuse returns a Linear that concatenates.
+    """
+
+    name: str
+    parts: tuple[str, ...]
+    part_features: tuple[int, ...]
+    """Output features of each part."""
+    in_features: int
+
+    @property
+    def out_features(self) -> int:
+        return sum(self.part_features)
+
+
+class Linear(ABC):
+    """y[rows, out] = x[rows, in] @ W.T (+ bias), in float32 on CPU."""
+
+    in_features: int
+    out_features: int
+    row_invariant: bool
+    """True when an output row depends on its input row and the weights alone, bit for bit: not on how many rows
+    the call has, nor on the row's place among them. Only then may the engine promise the same tokens alone and in a batch."""
+    nbytes: int
+    """Bytes this layer holds in memory."""
+
+    @abstractmethod
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x: [rows, in], rows >= 1. Returns [rows, out]. Does not modify x."""
+
+
+class Embedding(ABC):
+    """Token embedding look-up."""
+
+    nbytes: int
+
+    @abstractmethod
+    def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """token_ids: int64 [rows], each in [0, vocabulary). Returns float32 [rows, hidden]."""
+
+
+class Quantization(ABC):
+    """A provider of the quantization seam."""
+
+    name: ClassVar[str]
+    capabilities: ClassVar[frozenset[str]] = frozenset()
+    requires: ClassVar[frozenset[str]] = frozenset()
+    conflicts: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    @abstractmethod
+    def detect(cls, checkpoint: Checkpoint) -> bool:
+        """True when this provider reads this checkpoint. Looks at headers only."""
+
+    @abstractmethod
+    def memory_bytes(self, checkpoint: Checkpoint, spec: LinearSpec) -> int:
+        """Bytes that `load_linear` will hold, from headers alone."""
+
+    @abstractmethod
+    def load_linear(self, checkpoint: Checkpoint, spec: LinearSpec) -> Linear:
+        """Build the layer. Raises CheckpointError naming the tensor when its type or shape does not fit."""
+
+    @abstractmethod
+    def load_embedding(self, checkpoint: Checkpoint, name: str) -> Embedding:
+        """Look-up table over the stored tensor `name` ([vocabulary, hidden], with its ".weight")."""
+
+    @abstractmethod
+    def load_vector(self, checkpoint: Checkpoint, name: str) -> torch.Tensor:
+        """A small unquantized tensor (a norm weight, a bias) as float32, its own copy."""
