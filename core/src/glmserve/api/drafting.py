@@ -43,12 +43,16 @@ class Drafter(ABC):
     def observe(self, sequence: int, start: int, tokens: Sequence[int], taps: Mapping[int, torch.Tensor]) -> None:
         """Tokens at positions start, start + 1, ... of `sequence` are now final (prompt or accepted).
 
-        Calls come in order of position and without gaps. taps: layer -> float32 [len(tokens), hidden].
+        Calls come in order of position and without gaps. taps: layer -> float32 [len(tokens), hidden]; empty for
+        tokens that the prefix cache restored.
         """
 
     @abstractmethod
-    def propose(self, sequence: int, depth: int) -> Draft:
-        """At most `depth` tokens that may follow all that was observed. Does not change what was observed."""
+    def propose(self, sequence: int, pending: int, depth: int) -> Draft:
+        """At most `depth` tokens that may follow `pending`, the token sampled last.
+
+        `pending` stands right after all that was observed; it has no entry in the pages yet. Changes nothing observed.
+        """
 
     @abstractmethod
     def forget(self, sequence: int) -> None:

@@ -1,0 +1,263 @@
+"""The engine: takes requests, runs steps in a thread of its own, delivers tokens.
+
+A turn: take in submissions and aborts, plan a step, publish the plan, execute it, sample and verify, deliver.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from glmserve.api import (
+    Drafter,
+    Link,
+    Model,
+    PrefixCache,
+    QueueFullError,
+    RequestError,
+    UnavailableError,
+)
+
+from .commit import Committer
+from .kv import PagePool
+from .request import EngineStatus, Output, Request, SamplingParams
+from .runner import Runner
+from .scheduler import EngineOptions, Scheduler
+from .sequence import Sequence
+from .stream import Stream
+
+log = logging.getLogger("glmserve.engine")
+
+IDLE_BEAT_S = 0.5
+"""An idle loop wakes this often to show that it is alive."""
+FAILED_STEPS = 3
+"""Steps that fail in a row before the engine gives up; one bad step only ends the sequences in it."""
+
+
+class Engine:
+    """One model with its pages, scheduler, drafter and prefix cache. `submit` from an event loop, everything else from
+    any thread."""
+
+    def __init__(
+        self,
+        model: Model,
+        eos_ids: frozenset[int],
+        options: EngineOptions,
+        drafter: Drafter,
+        cache: type[PrefixCache],
+        cache_options: Mapping[str, Any],
+        fingerprint: str,
+        link: Link,
+    ) -> None:
+        self.info = model.info
+        self.options = options
+        self.max_context = options.max_context
+        self.exact = model.row_invariant
+        self._eos_ids = eos_ids
+        self._link = link
+        self._drafter = drafter
+        self._pool = PagePool(model.info, -(-options.kv_tokens // options.page_tokens), options.page_tokens)
+        self._cache = cache(self._pool, fingerprint, cache_options)
+        self._scheduler = Scheduler(self._pool, self._cache, options)
+        self._runner = Runner(model, self._pool, drafter.taps)
+        self._committer = Committer(drafter, self._cache, model.info.vocab_size, options)
+        self._ids = itertools.count(1)
+        self._sequences: dict[int, Sequence] = {}
+        self._inbox: deque[Sequence] = deque()
+        self._wake = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._state: Any = "starting"
+        self._reason = "the model is being warmed up"
+        self._steps = 0
+        self._beat = time.monotonic()
+        self._finished: Counter[str] = Counter()
+        self._finished_tokens: Counter[str] = Counter()
+
+    def start(self) -> None:
+        """Start the thread, and make one real completion before anything else is admitted.
+
+        Raises UnavailableError when that completion fails.
+        """
+        self._thread = threading.Thread(target=self._run, name="glmserve-engine", daemon=True)
+        self._thread.start()
+        done = threading.Event()
+        last: list[Output] = []
+
+        def deliver(output: Output) -> None:
+            last.append(output)
+            if output.finish_reason is not None:
+                done.set()
+
+        request = Request(prompt=(0,) * 3, max_tokens=2, sampling=SamplingParams(temperature=0), ignore_eos=True)
+        self._enqueue(request, deliver)
+        done.wait()
+        if last[-1].finish_reason == "error":
+            self.stop()
+            raise UnavailableError(f"The model cannot produce a token: {last[-1].error}.")
+        self._state, self._reason = "ready", ""
+
+    def submit(self, request: Request) -> Stream:
+        """Admit a request to the queue. Raises RequestError, QueueFullError or UnavailableError at once."""
+        if self._state != "ready":
+            raise UnavailableError(f"The server is not ready: {self._reason}. Try again later.")
+        if not request.prompt:
+            raise RequestError("The prompt is empty: at least one token is needed.", param="prompt")
+        total = len(request.prompt) + request.max_tokens
+        if total > self.max_context:
+            raise RequestError(
+                f"This model's maximum context length is {self.max_context} tokens. However, you requested {total} "
+                f"tokens ({len(request.prompt)} in the prompt, {request.max_tokens} in the completion). "
+                "Please shorten the prompt or the completion.",
+                code="context_length_exceeded",
+            )
+        if len(self._inbox) + len(self._scheduler.waiting) >= self.options.max_queue:
+            raise QueueFullError(f"{self.options.max_queue} requests wait already. Try again in a second.")
+        aborts: list[Callable[[], None]] = []
+        stream = Stream(lambda: aborts[0]())
+        sequence = self._enqueue(request, stream.deliver)
+        aborts.append(lambda: self._abort(sequence))
+        return stream
+
+    def _enqueue(self, request: Request, deliver: Callable[[Output], None]) -> Sequence:
+        ends = request.stop_ids if request.ignore_eos else request.stop_ids | self._eos_ids
+        sequence = Sequence(next(self._ids), request, deliver, ends)
+        with self._wake:
+            self._inbox.append(sequence)
+            self._wake.notify()
+        return sequence
+
+    def _abort(self, sequence: Sequence) -> None:
+        with self._wake:
+            sequence.aborted = True
+            self._wake.notify()
+
+    def status(self) -> EngineStatus:
+        totals = self._finished_tokens.copy()
+        for sequence in list(self._sequences.values()):
+            totals.update(_token_counts(sequence))
+        token_at = self._committer.last_token_at
+        return EngineStatus(
+            state=self._state,
+            reason=self._reason,
+            waiting=len(self._inbox) + len(self._scheduler.waiting),
+            running=len(self._scheduler.running),
+            pages_total=self._pool.num_pages,
+            pages_free=self._pool.num_free,
+            steps=self._steps,
+            seconds_since_step=time.monotonic() - self._beat,
+            seconds_since_token=None if token_at is None else time.monotonic() - token_at,
+            prompt_tokens=totals["prompt"],
+            generated_tokens=totals["generated"],
+            cached_tokens=totals["cached"],
+            drafted_tokens=totals["drafted"],
+            accepted_tokens=totals["accepted"],
+            preemptions=self._scheduler.preemptions,
+            finished=dict(self._finished),
+            exact=self.exact,
+            max_context=self.max_context,
+        )
+
+    def drain(self) -> None:
+        """Refuse new work and let the running streams finish."""
+        if self._state == "ready":
+            self._state, self._reason = "draining", "it is shutting down"
+
+    def idle(self) -> bool:
+        return not self._inbox and not self._sequences
+
+    def stop(self) -> None:
+        """Abort what is left and join the thread. Twice is safe."""
+        with self._wake:
+            if self._state != "failed":
+                self._state, self._reason = "stopped", "it has stopped"
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+            self._cache.close()
+            self._link.close()
+
+    def check_integrity(self) -> list[str]:
+        """Faults in the bookkeeping, one sentence each. For an engine that is idle or stopped."""
+        return self._scheduler.check_integrity()
+
+    def _run(self) -> None:
+        failures = 0
+        while self._state not in ("stopped", "failed"):
+            self._take_in()
+            try:
+                worked = self._turn()
+                failures = 0 if worked else failures
+            except Exception as error:  # the loop must outlive any fault of a model or plugin
+                log.exception("a step failed")
+                failures += 1
+                self._fail_running(f"{type(error).__name__}: {error}")
+                worked = True
+                if failures >= FAILED_STEPS:
+                    self._state, self._reason = "failed", f"{failures} steps in a row failed, the last with {error}"
+            self._beat = time.monotonic()
+            if not worked:
+                with self._wake:
+                    if not self._inbox and not any(s.aborted for s in self._sequences.values()):
+                        self._wake.wait(IDLE_BEAT_S)
+        self._take_in()
+        for sequence in list(self._sequences.values()):
+            self._end(sequence, Output(finish_reason="abort", usage=sequence.usage()))
+
+    def _take_in(self) -> None:
+        with self._wake:
+            arrived = list(self._inbox)
+            for sequence in arrived:
+                self._sequences[sequence.id] = sequence
+                self._scheduler.waiting.append(sequence)
+            self._inbox.clear()
+        for sequence in [s for s in self._sequences.values() if s.aborted]:
+            self._end(sequence, Output(finish_reason="abort", usage=sequence.usage()))
+
+    def _turn(self) -> bool:
+        plan = self._scheduler.plan(self._committer.propose, self._committer.forget)
+        if not plan.rows:
+            return False
+        if self._link.world_size > 1:
+            self._link.publish(plan.encode())
+        results = self._runner.execute(plan)
+        self._steps += 1
+        for rows, result in zip(plan.rows, results, strict=True):
+            sequence = self._sequences[rows.sequence]
+            output = self._committer.commit(sequence, rows, result)
+            if output is None:
+                continue
+            if output.finish_reason is not None:
+                self._end(sequence, output)
+            else:
+                sequence.deliver(output)
+        return True
+
+    def _fail_running(self, error: str) -> None:
+        for sequence in list(self._scheduler.running):
+            self._end(sequence, Output(finish_reason="error", error=error, usage=sequence.usage()))
+
+    def _end(self, sequence: Sequence, output: Output) -> None:
+        sequence.finished = output.finish_reason
+        self._scheduler.release(sequence)
+        self._committer.forget(sequence)
+        self._finished_tokens.update(_token_counts(sequence))
+        del self._sequences[sequence.id]
+        self._finished[str(output.finish_reason)] += 1
+        sequence.deliver(output)
+
+
+def _token_counts(sequence: Sequence) -> dict[str, int]:
+    usage = sequence.usage()
+    return {
+        "prompt": usage.prompt_tokens,
+        "generated": usage.completion_tokens,
+        "cached": usage.cached_tokens,
+        "drafted": usage.drafted_tokens,
+        "accepted": usage.accepted_tokens,
+    }
