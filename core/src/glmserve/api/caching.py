@@ -21,7 +21,7 @@ class Pages(Protocol):
     page_tokens: int
 
     def image(self, page: int) -> Mapping[str, torch.Tensor]:
-        """Views of every paged tensor of one page, name -> [page_tokens, *per_token]. Writing to them writes the page."""
+        """Views of every paged tensor of one page, name -> [page_tokens, *per_token]; writing to them writes the page."""
 
 
 @dataclass(frozen=True)
@@ -77,5 +77,5 @@ class PrefixCache(ABC):
         """Check internal integrity; one sentence per fault."""
         return []
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (a cache in memory has nothing to do)
         """Write what must survive, and let go of threads and files."""

@@ -38,14 +38,14 @@ class Checkpoint(ABC):
     """The model's `config.json`; for GGUF, its metadata under the same keys."""
     tensors: Mapping[str, TensorInfo]
     fingerprint: str
-    """sha256 hex over everything that changes an output: configuration, tensor headers, file digests or sizes and times."""
+    """sha256 hex over all that changes an output: configuration, tensor headers, file digests or sizes and times."""
 
     @abstractmethod
     def read(self, name: str) -> torch.Tensor:
         """The tensor as stored, without a copy where the file allows it.
 
         Float types come in their own dtype and `info.shape`; GGUF block types as uint8 [rows, bytes per row].
-        Raises CheckpointError when there is no such tensor, IntegrityError when the file is shorter than its header says.
+        Raises CheckpointError when there is no such tensor, IntegrityError when the file is shorter than it says.
         """
 
     @abstractmethod

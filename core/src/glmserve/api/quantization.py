@@ -41,7 +41,7 @@ class Linear(ABC):
     out_features: int
     row_invariant: bool
     """True when an output row depends on its input row and the weights alone, bit for bit: not on how many rows
-    the call has, nor on the row's place among them. Only then may the engine promise the same tokens alone and in a batch."""
+    the call has, nor on the row's place among them. Only then may the engine promise the same tokens in any batch."""
     nbytes: int
     """Bytes this layer holds in memory."""
 

@@ -1,9 +1,12 @@
-"""After a step: samples, verifies drafts, advances the sequence, and tells drafter and prefix cache what became final."""
+"""After a step: sample, verify drafts, advance the sequence, tell drafter and prefix cache what became final."""
 
 from __future__ import annotations
 
 import logging
 import time
+
+import numpy as np
+import numpy.typing as npt
 
 from glmserve.api import Draft, Drafter, PrefixCache
 
@@ -30,7 +33,7 @@ class Committer:
         """time.monotonic() of the last token of any request."""
 
     def propose(self, sequence: Sequence, depth: int) -> Draft:
-        """The drafter's guess, cut at the first id that is no token. A drafter that raises costs speed, not the stream."""
+        """The drafter's guess, cut at the first id that is no token. One that raises costs speed, not the stream."""
         try:
             tokens = self._drafter.propose(sequence.id, sequence.tokens[-1], depth).tokens[:depth]
         except Exception:
@@ -89,10 +92,10 @@ class Committer:
             usage=sequence.usage() if finish is not None else None,
         )
 
-    def _sample(self, sequence: Sequence, logits: object) -> int:
+    def _sample(self, sequence: Sequence, logits: npt.NDArray[np.float32]) -> int:
         request = sequence.request
         return sample(
-            logits,  # type: ignore[arg-type]
+            logits,
             request.sampling,
             position=len(sequence.tokens),
             prompt=request.prompt,
