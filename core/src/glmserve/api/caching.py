@@ -21,7 +21,7 @@ class Pages(Protocol):
     page_tokens: int
 
     def image(self, page: int) -> Mapping[str, torch.Tensor]:
-        """Views of every paged tensor of one page, name -> [page_tokens, *per_token]; writing to them writes the page."""
+        """Views of every paged tensor of one page, name -> [page_tokens, *per_token]; writes go to the page."""
 
 
 @dataclass(frozen=True)

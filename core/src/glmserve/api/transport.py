@@ -39,7 +39,7 @@ class Link(ABC):
 
     @abstractmethod
     def publish(self, message: bytes) -> None:
-        """Rank 0: deliver `message` to all other ranks, in order. Raises UnavailableError naming a rank that is gone."""
+        """Rank 0: deliver `message` to all other ranks, in order. Raises UnavailableError naming the lost rank."""
 
     @abstractmethod
     def close(self) -> None:

@@ -25,7 +25,7 @@ from glmserve.api import (
 
 from .commit import Committer
 from .kv import PagePool
-from .request import EngineStatus, Output, Request, SamplingParams
+from .request import EngineStatus, FinishReason, Output, Request, SamplingParams
 from .runner import Runner
 from .scheduler import EngineOptions, Scheduler
 from .sequence import Sequence
@@ -207,7 +207,8 @@ class Engine:
                         self._wake.wait(IDLE_BEAT_S)
         self._take_in()
         for sequence in list(self._sequences.values()):
-            self._end(sequence, Output(finish_reason="abort", usage=sequence.usage()))
+            reason: FinishReason = "error" if self._state == "failed" else "abort"
+            self._end(sequence, Output(finish_reason=reason, error=self._reason, usage=sequence.usage()))
 
     def _take_in(self) -> None:
         with self._wake:

@@ -34,7 +34,6 @@ class StepPlan:
     @staticmethod
     def decode(data: bytes) -> StepPlan:
         plain = json.loads(data)
-        rows = tuple(
-            Rows(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}) for row in plain["rows"]
-        )
-        return StepPlan(plain["step"], rows)
+        for row in plain["rows"]:
+            row.update(tokens=tuple(row["tokens"]), pages=tuple(row["pages"]))
+        return StepPlan(plain["step"], tuple(Rows(**row) for row in plain["rows"]))

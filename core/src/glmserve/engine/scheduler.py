@@ -121,9 +121,8 @@ class Scheduler:
             if pending and sequence.request.draft:
                 depth = min(self._options.draft_depth, sequence.room - 1)
                 drafts = propose(sequence, depth).tokens if depth > 0 else ()
-                if drafts and not self._pool.grow(
-                    sequence.pages, self._pool.pages_for(len(sequence.tokens) + len(drafts))
-                ):
+                wanted = self._pool.pages_for(len(sequence.tokens) + len(drafts))
+                if not self._pool.grow(sequence.pages, wanted):  # a guess is no reason to preempt anyone
                     drafts = ()
             rows.append(
                 Rows(
@@ -135,7 +134,6 @@ class Scheduler:
                     chunk=False,
                 )
             )
-        # A later sequence may have been preempted to make room for an earlier one, never the other way round.
         return rows
 
     def _make_room(self, sequence: Sequence, tokens: int, forget: Callable[[Sequence], None]) -> bool:
