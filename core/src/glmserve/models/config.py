@@ -1,0 +1,32 @@
+"""Reading a model's configuration strictly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from glmserve.api import CheckpointError
+
+
+class Keys:
+    """Typed access to a `config.json`; a missing or odd value is an error that names the key."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._config = config
+
+    def positive(self, key: str, default: int | None = None) -> int:
+        """A positive integer; `default` stands for a missing or null one."""
+        value = self._config.get(key)
+        if value is None:
+            value = default
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            raise CheckpointError(f"The model's configuration has {key} = {value!r}; a positive integer is needed.")
+        return value
+
+    def token_ids(self, key: str) -> tuple[int, ...]:
+        """One id, a list of them, or none."""
+        value = self._config.get(key)
+        ids = [] if value is None else value if isinstance(value, list) else [value]
+        if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
+            raise CheckpointError(f"The model's configuration has {key} = {value!r}; token ids are needed.")
+        return tuple(ids)

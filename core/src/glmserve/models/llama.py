@@ -1,0 +1,175 @@
+"""Family `llama`: Llama 2 and 3, SmolLM2, Mistral-shaped models (RMSNorm, rotary GQA, SwiGLU, tied or own head)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from glmserve.api import (
+    Checkpoint,
+    CheckpointError,
+    ForwardBatch,
+    ForwardOutput,
+    LinearSpec,
+    Model,
+    ModelFamily,
+    ModelInfo,
+    PagedTensor,
+    Quantization,
+)
+
+from .attention import attend, write
+from .config import Keys
+from .rope import Rotary, inverse_frequencies, rotate
+
+EMBEDDING = "model.embed_tokens.weight"
+IGNORED = ("rope_freqs.weight",)
+"""Tensors that hold nothing the configuration does not say, or that `load` reads apart."""
+
+
+class Llama(ModelFamily):
+    name = "llama"
+    architectures = frozenset({"LlamaForCausalLM", "MistralForCausalLM"})
+    capabilities = frozenset({"taps"})
+
+    def describe(self, config: Mapping[str, Any], kv_dtype: str) -> ModelInfo:
+        keys = Keys(config)
+        hidden, layers = keys.positive("hidden_size"), keys.positive("num_hidden_layers")
+        heads = keys.positive("num_attention_heads")
+        kv_heads = keys.positive("num_key_value_heads", heads)
+        dim = keys.positive("head_dim", hidden // heads)
+        inner, vocab = keys.positive("intermediate_size"), keys.positive("vocab_size")
+        max_context = keys.positive("max_position_embeddings")
+        if heads % kv_heads or dim % 2:
+            raise CheckpointError(f"{heads} query heads of {dim} do not divide over {kv_heads} key-value heads.")
+        if config.get("hidden_act", "silu") != "silu":
+            raise CheckpointError(f"hidden_act is {config['hidden_act']!r}; the llama family computes silu only.")
+        window = config.get("sliding_window")
+        if window is not None and window < max_context:
+            raise CheckpointError(
+                f"sliding_window is {window}, less than the context of {max_context}; the llama family attends to all."
+            )
+        inverse_frequencies(config, dim)
+        linears = []
+        for i in range(layers):
+            at = f"model.layers.{i}"
+            qkv = tuple(f"{at}.self_attn.{p}_proj" for p in "qkv")
+            gate_up = tuple(f"{at}.mlp.{p}_proj" for p in ("gate", "up"))
+            linears += [
+                LinearSpec(f"{at}.qkv", qkv, (heads * dim, kv_heads * dim, kv_heads * dim), hidden),
+                LinearSpec(f"{at}.o", (f"{at}.self_attn.o_proj",), (hidden,), heads * dim),
+                LinearSpec(f"{at}.gate_up", gate_up, (inner, inner), hidden),
+                LinearSpec(f"{at}.down", (f"{at}.mlp.down_proj",), (hidden,), inner),
+            ]
+        head = EMBEDDING.removesuffix(".weight") if config.get("tie_word_embeddings") else "lm_head"
+        linears.append(LinearSpec("head", (head,), (vocab,), hidden))
+        return ModelInfo(
+            family=self.name,
+            vocab_size=vocab,
+            hidden_size=hidden,
+            num_layers=layers,
+            max_context=max_context,
+            paged=tuple(
+                PagedTensor(f"layers.{i}.{p}", (kv_heads, dim), kv_dtype) for i in range(layers) for p in ("k", "v")
+            ),
+            linears=tuple(linears),
+            embedding=EMBEDDING,
+            eos_ids=keys.token_ids("eos_token_id"),
+        )
+
+    def load(self, checkpoint: Checkpoint, quantization: Quantization, info: ModelInfo, progress: Any = None) -> Model:
+        _check_names(checkpoint, info)
+        return LlamaModel(checkpoint, quantization, info, progress)
+
+
+def _check_names(checkpoint: Checkpoint, info: ModelInfo) -> None:
+    """Every tensor has its place and every place its tensor."""
+    needed = {EMBEDDING, "model.norm.weight"}
+    needed |= {f"{part}.weight" for spec in info.linears for part in spec.parts}
+    for i in range(info.num_layers):
+        needed |= {f"model.layers.{i}.{norm}.weight" for norm in ("input_layernorm", "post_attention_layernorm")}
+    allowed = needed | {name.removesuffix("weight") + "bias" for name in needed} | set(IGNORED)
+    if "lm_head.weight" not in needed:
+        allowed.add("lm_head.weight")  # some checkpoints store the tied head a second time
+    missing = sorted(needed - checkpoint.tensors.keys())
+    unexpected = sorted(n for n in checkpoint.tensors.keys() - allowed if not n.endswith("rotary_emb.inv_freq"))
+    for what, names in (("lacks", missing), ("has unexpected", unexpected)):
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise CheckpointError(f"{checkpoint.path} {what} tensors: {', '.join(names[:3])}{more}.")
+
+
+class _Layer:
+    def __init__(self, checkpoint: Checkpoint, quantization: Quantization, index: int, specs: list[LinearSpec]) -> None:
+        at = f"model.layers.{index}"
+        self.attention_norm = quantization.load_vector(checkpoint, f"{at}.input_layernorm.weight")
+        self.mlp_norm = quantization.load_vector(checkpoint, f"{at}.post_attention_layernorm.weight")
+        self.qkv, self.o, self.gate_up, self.down = (quantization.load_linear(checkpoint, spec) for spec in specs)
+        self.linears = (self.qkv, self.o, self.gate_up, self.down)
+
+
+class LlamaModel(Model):
+    def __init__(self, checkpoint: Checkpoint, quantization: Quantization, info: ModelInfo, progress: Any) -> None:
+        self.info = info
+        config = checkpoint.config
+        self._eps = float(config.get("rms_norm_eps", 1e-6))
+        self._kv_heads, self._dim = info.paged[0].per_token
+        frequencies, factor = inverse_frequencies(config, self._dim)
+        if IGNORED[0] in checkpoint.tensors:  # GGUF stores the llama3 scaling as divisors of the frequencies
+            frequencies = frequencies / quantization.load_vector(checkpoint, IGNORED[0])
+        self._rotary = Rotary(frequencies, factor)
+        self._embedding = quantization.load_embedding(checkpoint, info.embedding)
+        self._norm = quantization.load_vector(checkpoint, "model.norm.weight")
+        self._layers = []
+        total = sum(quantization.memory_bytes(checkpoint, spec) for spec in info.linears)
+        self.nbytes = self._embedding.nbytes
+        for i in range(info.num_layers):
+            layer = _Layer(checkpoint, quantization, i, list(info.linears[4 * i : 4 * i + 4]))
+            self._layers.append(layer)
+            self.nbytes += sum(linear.nbytes for linear in layer.linears)
+            if progress is not None:
+                progress(self.nbytes, total)
+        self._head = quantization.load_linear(checkpoint, info.linears[-1])
+        self.nbytes += self._head.nbytes
+        if progress is not None:
+            progress(total, total)
+        self.row_invariant = self._head.row_invariant and all(
+            linear.row_invariant for layer in self._layers for linear in layer.linears
+        )
+
+    def forward(self, batch: ForwardBatch, pools: Mapping[str, torch.Tensor]) -> ForwardOutput:
+        x = self._embedding(batch.token_ids)
+        cosine, sine = self._rotary.tables(batch.positions)
+        taps = {}
+        for i, layer in enumerate(self._layers):
+            x = x + layer.o(self._attention(layer, i, x, cosine, sine, batch, pools))
+            gate, up = layer.gate_up(self._normed(x, layer.mlp_norm)).chunk(2, -1)
+            x = x + layer.down(F.silu(gate) * up)
+            if i in batch.taps:
+                taps[i] = x
+        if not len(batch.logit_rows):
+            return ForwardOutput(x.new_empty(0, self.info.vocab_size), taps)
+        return ForwardOutput(self._head(self._normed(x[batch.logit_rows], self._norm)), taps)
+
+    def _attention(
+        self,
+        layer: _Layer,
+        index: int,
+        x: torch.Tensor,
+        cosine: torch.Tensor,
+        sine: torch.Tensor,
+        batch: ForwardBatch,
+        pools: Mapping[str, torch.Tensor],
+    ) -> torch.Tensor:
+        heads = layer.qkv(self._normed(x, layer.attention_norm)).view(len(x), -1, self._dim)
+        rotated = rotate(heads[:, : -self._kv_heads], cosine, sine)
+        keys, values = pools[f"layers.{index}.k"], pools[f"layers.{index}.v"]
+        write(keys, batch.slots, rotated[:, -self._kv_heads :])
+        write(values, batch.slots, heads[:, -self._kv_heads :])
+        return attend(rotated[:, : -self._kv_heads], keys, values, batch)
+
+    def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, weight.shape, weight, self._eps)

@@ -1,0 +1,65 @@
+"""A page has one owner or is free."""
+
+from glmserve.api import ModelInfo, PagedTensor
+from glmserve.engine.kv import PagePool
+from hypothesis import given
+from hypothesis import strategies as st
+
+INFO = ModelInfo("t", 8, 4, 1, 64, (PagedTensor("k", (2, 3)), PagedTensor("v", (5,), "bfloat16")), (), "e", ())
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 12)), max_size=60))
+def test_random_growth_and_release_keeps_the_books(actions: list[tuple[int, int]]) -> None:
+    pool = PagePool(INFO, 24, 8)
+    owners: dict[int, list[int]] = {i: [] for i in range(6)}
+    for owner, count in actions:
+        pages = owners[owner]
+        if count == 0:
+            pool.release(pages)
+            assert pages == []
+        else:
+            before, free = list(pages), pool.num_free
+            if pool.grow(pages, count):
+                assert pages[: len(before)] == before
+                assert len(pages) == max(count, len(before))
+            else:
+                assert pages == before
+                assert count - len(before) > free
+        assert pool.check_integrity(owners.values()) == []
+
+
+def test_a_lonely_sequence_gets_one_run_of_pages() -> None:
+    pool = PagePool(INFO, 16, 8)
+    pages: list[int] = []
+    for count in range(1, 17):
+        assert pool.grow(pages, count)
+    assert pages == list(range(16))
+
+
+def test_two_growing_sequences_keep_apart() -> None:
+    pool = PagePool(INFO, 16, 8)
+    first: list[int] = []
+    second: list[int] = []
+    for count in range(1, 7):
+        pool.grow(first, count)
+        pool.grow(second, count)
+    for pages in (first, second):
+        assert pages == list(range(pages[0], pages[0] + 6))
+
+
+def test_a_page_image_is_every_paged_tensor() -> None:
+    pool = PagePool(INFO, 4, 8)
+    image = pool.image(2)
+    assert {name: tuple(t.shape) for name, t in image.items()} == {"k": (8, 2, 3), "v": (8, 5)}
+    image["k"].fill_(7)
+    assert pool.tensors["k"][2].eq(7).all()
+    assert pool.tensors["k"][1].eq(0).all()
+
+
+def test_faults_are_found() -> None:
+    pool = PagePool(INFO, 4, 8)
+    pages: list[int] = []
+    pool.grow(pages, 2)
+    assert any("two owners" in fault for fault in pool.check_integrity([pages, pages]))
+    assert any("lost" in fault for fault in pool.check_integrity([pages[:1]]))
+    assert any("owned and free" in fault for fault in pool.check_integrity([pages, [3]]))
