@@ -1,0 +1,29 @@
+# make run and make test are the only two commands on a fresh machine; each sets up all it needs.
+PYTHON ?= python3
+PROFILE ?= local
+PORT ?= 8000
+
+BIN := .venv/bin
+STAMP := .venv/.ready
+export OMP_WAIT_POLICY := passive
+
+.PHONY: env run test lint
+
+env: $(STAMP)
+
+$(STAMP): core/pyproject.toml constraints.txt requirements-dev.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -r requirements-dev.txt -e core
+	touch $@
+
+run: env
+	$(BIN)/glmserve run --profile $(PROFILE) --port $(PORT)
+
+test: env
+	$(BIN)/python -m pytest
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy

@@ -1,0 +1,59 @@
+"""Where a model comes from, as a profile spells it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from glmserve.api import SourceError
+
+_HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>.+))?")
+_PYPI = re.compile(r"(?P<package>[A-Za-z0-9][\w.-]*)==(?P<version>[\w.!+-]+)/(?P<member>.+)")
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A repository of a model hub at one commit."""
+
+    repo: str
+    revision: str
+
+
+@dataclass(frozen=True)
+class PathSource:
+    """A file or directory of this machine, used where it is."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class PypiSource:
+    """One file inside the wheel of a package."""
+
+    package: str
+    version: str
+    member: str
+
+
+Source = HubSource | PathSource | PypiSource
+
+
+def parse_source(text: str) -> Source:
+    """Read `hf:org/repo@commit`, `path:DIR` or `pypi:package==version/file`. Raises SourceError."""
+    kind, _, rest = text.partition(":")
+    if kind == "path" and rest:
+        return PathSource(Path(rest).expanduser())
+    if kind == "pypi" and (match := _PYPI.fullmatch(rest)) and ".." not in match["member"].split("/"):
+        return PypiSource(match["package"], match["version"], match["member"])
+    if kind == "hf" and (match := _HUB.fullmatch(rest)):
+        revision = match["revision"] or ""
+        if not re.fullmatch(r"[0-9a-f]{40}", revision):
+            raise SourceError(
+                f"{text} names {repr(revision) if revision else 'no revision'}, which can change under you; "
+                "give the 40-digit commit, as shown in the repository's history: hf:org/repo@COMMIT."
+            )
+        return HubSource(match["repo"], revision)
+    raise SourceError(
+        f"{text!r} is not a model source; write hf:org/repo@commit, path:DIR or pypi:package==version/file."
+    )
