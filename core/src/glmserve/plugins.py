@@ -150,7 +150,7 @@ class Plugins:
             others: dict[str, str] = {}
             for other_kind, other in chosen.items():
                 if other_kind != kind:
-                    others |= {c: f"{other_kind} {other!r}" for c in self.get(other_kind, other).capabilities}
+                    others |= dict.fromkeys(self.get(other_kind, other).capabilities, f"{other_kind} {other!r}")
             for capability in sorted(provider.requires - others.keys()):
                 bringers = [f"{r.kind} {r.name!r}" for r in self.describe() if capability in r.capabilities]
                 advice = f"choose {' or '.join(bringers)}" if bringers else "no installed plugin has it"
@@ -167,9 +167,7 @@ class Plugins:
         try:
             return self._providers[kind][name]
         except KeyError:
-            raise PluginError(
-                f"No {kind} named {name!r} is installed{nearest(name, self.names(kind))}."
-            ) from None
+            raise PluginError(f"No {kind} named {name!r} is installed{nearest(name, self.names(kind))}.") from None
 
     def _add(self, kind: Kind, provider: object, owner: Owner) -> None:
         where = f"the hook {SEAMS[kind].hook} of {owner.distribution}"
@@ -236,7 +234,7 @@ def owner_of(name: str) -> Owner:
 def _owner(dist: Distribution) -> Owner:
     metadata = dist.metadata
     # Metadata 2.4 (PEP 639) has one SPDX field; the free text of the older "License" field is no licence expression.
-    license = metadata["License-Expression"] if "License-Expression" in metadata else "unknown"
+    license = metadata.get("License-Expression", "unknown")
     return Owner(dist.name, dist.version, license)
 
 

@@ -44,9 +44,7 @@ def shipped_profiles() -> list[ProfileEntry]:
     return entries
 
 
-def load_profile(
-    name_or_path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] = os.environ
-) -> Profile:
+def load_profile(name_or_path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> Profile:
     """Read and check a profile. `overrides` are "section.key=value".
 
     Raises ConfigError with file and line (or variable, or flag), the key, what was expected and the nearest right name.
@@ -77,7 +75,9 @@ def _find(name_or_path: str) -> Path:
     if path.is_file():
         return path
     if path.suffix == ".toml" or os.sep in name_or_path:
-        raise ConfigError(f"There is no profile file {name_or_path}; give an existing file or one of {', '.join(names)}.")
+        raise ConfigError(
+            f"There is no profile file {name_or_path}; give an existing file or one of {', '.join(names)}."
+        )
     raise ConfigError(f"There is no profile {name_or_path!r}{nearest(name_or_path, names)}; a file's path works too.")
 
 

