@@ -14,14 +14,9 @@ from click.shell_completion import get_completion_class
 from glmserve.api import GlmserveError
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "run": ("glmserve.cli.run:run_command", "Serve a model over HTTP."),
-    "chat": ("glmserve.cli.chat:chat_command", "Talk to a running server in the terminal."),
-    "pull": ("glmserve.cli.store:pull_command", "Fetch a model and check its digest."),
-    "verify": ("glmserve.cli.store:verify_command", "Check what was fetched, and repair it."),
+    "run": ("glmserve.cli.run:run_command", "Plan how a model would be served."),
     "plugins": ("glmserve.cli.plugins:plugins_command", "List the installed providers of every seam."),
     "profiles": ("glmserve.cli.profiles:profiles_command", "List the shipped profiles."),
-    "score": ("glmserve.cli.score:score_command", "Write a model's logits for a list of token ids."),
-    "bench": ("glmserve.cli.bench:bench_command", "Measure speed."),
 }
 """Subcommands in other modules: name -> ("module:attribute", line of help)."""
 

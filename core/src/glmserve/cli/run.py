@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from glmserve.api import ConfigError
+
 if TYPE_CHECKING:
     from glmserve.deployment import Plan
-    from glmserve.plugins import Plugins
-    from glmserve.profiles import Profile
 
 
 @click.command("run")
@@ -55,22 +55,12 @@ def run_command(
 
         _print_plan(plan(profile, plugins), form)
         return
-    _serve(profile, plugins)
+    raise ConfigError("The HTTP server is not built yet; `glmserve run --dry-run` prints the plan.")
 
 
 def _set_threads_policy() -> None:
     # Idle OpenMP threads spin by default and take the core from the others; torch reads this as it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
-
-def _serve(profile: Profile, plugins: Plugins) -> None:
-    import psutil
-    import torch
-
-    from glmserve.server.run import serve
-
-    torch.set_num_threads(profile.engine.threads or psutil.cpu_count(logical=False) or 1)
-    serve(profile, plugins)
 
 
 def _print_plan(plan: Plan, form: str) -> None:
