@@ -1,8 +1,8 @@
 """The header of a GGUF file, read strictly: every length is checked against the file before anything is allocated.
 
 The format: magic, version, counts, typed key-value pairs, one record per tensor, padding, tensor data. This parser
-opens a 49k-token vocabulary in a tenth of the time of the reference reader, and it holds up against damaged files: nothing
-that a header claims can cost more memory than the file itself has bytes.
+opens a 49k-token vocabulary in a tenth of the time of the reference reader, and it holds up against damaged files:
+nothing that a header claims is allocated before the file is seen to hold it.
 """
 
 from __future__ import annotations

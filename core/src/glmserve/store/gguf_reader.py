@@ -116,6 +116,7 @@ def _open(path: Path) -> tuple[Any, mmap.mmap]:
     try:
         file = path.open("rb")
         if os.fstat(file.fileno()).st_size == 0:
+            file.close()
             raise IntegrityError(f"{path} is empty; fetch it again.")
         # Private and writable, because torch has no read-only tensors and writing to one must not kill the process.
         # Without reservation, because a file larger than memory could not be mapped otherwise.
@@ -123,6 +124,13 @@ def _open(path: Path) -> tuple[Any, mmap.mmap]:
         return file, mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be opened: {error.strerror or error}.") from None
+
+
+def read_metadata(path: Path) -> Mapping[str, Any]:
+    """The key-value pairs of a GGUF file. Raises IntegrityError (damaged) or CheckpointError (not supported)."""
+    file, mapped = _open(path)
+    with file, mapped, memoryview(mapped) as view:
+        return read_header(view, path).metadata
 
 
 def translate_name(name: str) -> str:
