@@ -177,7 +177,7 @@ class Plugins:
                 f"{where} returned {provider!r}, which is not a subclass of glmserve.api.{contract.__name__}."
             )
         if inspect.isabstract(provider):
-            missing = ", ".join(sorted(provider.__abstractmethods__))
+            missing = ", ".join(sorted(getattr(provider, "__abstractmethods__", ())))
             raise PluginError(f"{where} returned {provider.__name__}, which does not implement {missing}.")
         name = getattr(provider, "name", None)
         if not isinstance(name, str) or not name:
@@ -234,7 +234,7 @@ def owner_of(name: str) -> Owner:
 def _owner(dist: Distribution) -> Owner:
     metadata = dist.metadata
     # Metadata 2.4 (PEP 639) has one SPDX field; the free text of the older "License" field is no licence expression.
-    license = metadata.get("License-Expression", "unknown")
+    license = metadata.get("License-Expression", "unknown")  # type: ignore[attr-defined]
     return Owner(dist.name, dist.version, license)
 
 

@@ -41,7 +41,7 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:  # type: ignore[override]
         """Run, and end the process: expected failures as one sentence and their own exit code."""
         try:
             status = super().main(args=args, prog_name=prog_name or "glmserve", **{**extra, "standalone_mode": False})

@@ -81,7 +81,7 @@ def _print_plan(plan: Plan, form: str) -> None:
         rows.append(("KV memory", f"{m.kv_bytes / 2**20:.1f} MiB per rank"))
         rows.append(("total", f"{m.total_bytes / 2**20:.1f} MiB per rank"))
     else:
-        rows.append(("memory", f"not known until the model is here: glmserve pull {plan.source}"))
+        rows.append(("memory", "not known until the model is here"))
     rows += [("licence", f"{c.license}: {c.name} ({c.kind}, {c.source})") for c in plan.components]
     for key, value in rows:
         click.echo(f"{key:<14}{value}")
