@@ -1,0 +1,149 @@
+"""/v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, Request, Response
+
+from glmserve.api import RequestError
+from glmserve.engine.request import Output
+from glmserve.engine.request import TokenLogprob as EngineLogprob
+
+from ..errors import declared
+from ..limits import JsonRoute
+from ..tokenize import TokenText, encode_chat
+from .generate import Call, check_extra, include_usage, sequences_of
+from .models import check_model
+from .types import (
+    ChatChoice,
+    ChatLogprobs,
+    ChatReply,
+    ChatReplyMessage,
+    ChatRequest,
+    TokenLogprob,
+    TopLogprob,
+)
+
+if TYPE_CHECKING:
+    from ..app import Serving
+
+router = APIRouter(prefix="/v1", tags=["openai"], route_class=JsonRoute)
+
+LEAST = -9999.0
+"""What JSON says for a log-probability of minus infinity."""
+
+
+@router.post(
+    "/chat/completions",
+    response_model=ChatReply,
+    responses={
+        **declared(400, 401, 404, 413, 415, 429, 500, 503),
+        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+    },
+)
+async def chat_completions(body: ChatRequest, request: Request) -> ChatReply | Response:
+    """Continue a conversation; with `stream`, as server-sent events."""
+    serving: Serving = request.app.state.serving
+    check_model(serving, body.model)
+    check_extra(body, request.app.state.metrics.unknown_parameters.inc)
+    max_tokens = _max_tokens(body)
+    wants_usage = include_usage(body)
+    if body.top_logprobs and not body.logprobs:
+        raise RequestError("'top_logprobs' needs 'logprobs': true.", param="top_logprobs")
+    for i, message in enumerate(body.messages):
+        if (message.model_extra or {}).get("tool_calls"):
+            raise RequestError(
+                "Tool calls are not supported; leave them out.",
+                param=f"messages[{i}].tool_calls",
+                code="unsupported_parameter",
+            )
+    sequences = sequences_of(
+        serving,
+        body,
+        [await encode_chat(serving, body.messages)],
+        salt=request.scope.get("glmserve.salt", b""),
+        max_tokens=max_tokens,
+        default_tokens=None,
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        param="messages",
+    )
+    call = Call(request, sequences, len(sequences))
+    if body.stream:
+        return call.stream(_chunks(call, bool(body.logprobs), wants_usage), serving.settings.keep_alive_s)
+    return await call.whole(lambda: _reply(call, bool(body.logprobs)))
+
+
+def _max_tokens(body: ChatRequest) -> int | None:
+    if body.max_tokens is None or body.max_completion_tokens is None:
+        return body.max_completion_tokens or body.max_tokens
+    if body.max_tokens != body.max_completion_tokens:
+        raise RequestError(
+            "'max_tokens' and 'max_completion_tokens' differ; send only 'max_completion_tokens'.",
+            param="max_completion_tokens",
+        )
+    return body.max_tokens
+
+
+async def _reply(call: Call, logprobs: bool) -> ChatReply:
+    outputs: list[list[Output]] = [[] for _ in call.sequences]
+    async for index, output in call.outputs():
+        outputs[index].append(output)
+    choices = [
+        ChatChoice(
+            index=index,
+            message=ChatReplyMessage(content="".join(output.text for output in parts)),
+            logprobs=_logprobs([one for part in parts for one in part.logprobs], call.token_text) if logprobs else None,
+            finish_reason="stop" if parts[-1].finish_reason == "stop" else "length",
+        )
+        for index, parts in enumerate(outputs)
+    ]
+    return ChatReply(
+        id=f"chatcmpl-{call.id}", created=call.created, model=call.model, choices=choices, usage=call.usage()
+    )
+
+
+async def _chunks(call: Call, logprobs: bool, wants_usage: bool) -> AsyncIterator[dict[str, Any]]:
+    """The role, then text, then an empty delta with the reason, for each choice; then the usage if it was asked for."""
+    head = {
+        "id": f"chatcmpl-{call.id}",
+        "object": "chat.completion.chunk",
+        "created": call.created,
+        "model": call.model,
+    }
+    if wants_usage:
+        head_usage: dict[str, Any] = {"usage": None}
+    else:
+        head_usage = {}
+
+    def chunk(index: int, delta: dict[str, str], finish: str | None = None, scores: Any = None) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": scores, "finish_reason": finish}
+        return {**head, "choices": [choice], **head_usage}
+
+    for index in range(len(call.sequences)):
+        yield chunk(index, {"role": "assistant", "content": ""})
+    async for index, output in call.outputs():
+        scores = _logprobs(output.logprobs, call.token_text).model_dump() if logprobs and output.logprobs else None
+        if output.text or scores is not None:
+            yield chunk(index, {"content": output.text}, scores=scores)
+        if output.finish_reason is not None:
+            yield chunk(index, {}, finish=output.finish_reason)
+    if wants_usage:
+        yield {**head, "choices": [], "usage": call.usage().model_dump()}
+
+
+def _logprobs(tokens: Sequence[EngineLogprob], text: TokenText) -> ChatLogprobs:
+    def entry(token_id: int, logprob: float) -> dict[str, Any]:
+        raw = text.raw(token_id)
+        return {"token": raw.decode("utf-8", "replace"), "logprob": max(logprob, LEAST), "bytes": list(raw)}
+
+    return ChatLogprobs(
+        content=[
+            TokenLogprob(
+                **entry(one.token_id, one.logprob),
+                top_logprobs=[TopLogprob(**entry(token, logprob)) for token, logprob in one.top],
+            )
+            for one in tokens
+        ]
+    )

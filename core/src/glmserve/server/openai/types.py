@@ -1,0 +1,236 @@
+"""Requests and replies of the OpenAI routes, as clients send and read them.
+
+Types are strict: "5" is not a number and 1 is not a boolean. Unknown fields are kept aside, to be counted, or refused
+where they ask for something that is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError, WrapValidator
+from pydantic_core import PydanticCustomError
+
+from ..limits import MAX_BIASES, MAX_CHOICES, MAX_STOP_IDS, MAX_STOP_LENGTH, MAX_STOPS
+
+
+class Strict(BaseModel):
+    """A request."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class Reply(BaseModel):
+    """A reply: every field is always present."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+
+def _says(sentence: str) -> WrapValidator:
+    """For unions, whose own message would list each branch."""
+
+    def validate(value: Any, handler: Any) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise PydanticCustomError("sentence", sentence) from None
+
+    return WrapValidator(validate)
+
+
+class TextPart(Strict):
+    type: Literal["text"]
+    text: StrictStr
+
+
+Role = Literal["system", "developer", "user", "assistant"]
+Content = Annotated[
+    StrictStr | list[TextPart] | None,
+    _says("A message's content must be a string, null, or a list of text parts; other media are not supported"),
+]
+
+
+class Message(Strict):
+    """One turn. `developer` is another word for `system`."""
+
+    role: Role
+    content: Content = None
+    name: StrictStr | None = None
+
+
+def for_template(messages: Sequence[Message]) -> list[dict[str, str]]:
+    """Messages as templates take them: plain strings, known roles."""
+    return [
+        {
+            "role": "system" if message.role == "developer" else message.role,
+            "content": _text(message.content),
+            **({} if message.name is None else {"name": message.name}),
+        }
+        for message in messages
+    ]
+
+
+def _text(content: str | list[TextPart] | None) -> str:
+    if isinstance(content, list):
+        return "\n".join(part.text for part in content)
+    return content or ""
+
+
+StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH, strict=True)]
+Stop = Annotated[
+    StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)] | None,
+    _says(f"'stop' must be a string of 1 to {MAX_STOP_LENGTH} characters, or a list of at most {MAX_STOPS} of them"),
+]
+Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+
+
+class StreamOptions(Strict):
+    include_usage: StrictBool | None = Field(None, description="End with a chunk that holds the usage.")
+
+
+class Generation(Strict):
+    """What chat and completions have in common. null means: not given."""
+
+    model: StrictStr = Field("default", description="The served model's name, or `default`.")
+    max_tokens: StrictInt | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False, description="0 is greedy; 1 if not given.")
+    top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
+    top_k: StrictInt | None = Field(None, ge=-1, description="0 and -1 mean no limit.")
+    min_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
+    seed: StrictInt | None = Field(None, ge=-(2**63), le=2**63 - 1, description="Same seed, same tokens.")
+    stop: Stop = None
+    stop_token_ids: list[StrictInt] | None = Field(None, max_length=MAX_STOP_IDS)
+    n: StrictInt | None = Field(None, ge=1, le=MAX_CHOICES)
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]] | None = Field(
+        None, max_length=MAX_BIASES, description="Token id to bias."
+    )
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: float | None = Field(None, gt=0, le=10, allow_inf_nan=False)
+    ignore_eos: StrictBool | None = None
+    min_tokens: StrictInt | None = Field(None, ge=0)
+    stream: StrictBool | None = None
+    stream_options: StreamOptions | None = None
+    draft: StrictBool | None = Field(None, description="false: no speculation for this request. The tokens are equal.")
+    user: StrictStr | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class ChatRequest(Generation):
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: StrictInt | None = Field(
+        None, ge=1, description="The newer name of max_tokens. Not given: up to the end of the context."
+    )
+    logprobs: StrictBool | None = None
+    top_logprobs: StrictInt | None = Field(None, ge=0, le=20)
+
+
+Prompt = Annotated[
+    StrictStr
+    | Annotated[list[StrictInt], Field(min_length=1)]
+    | Annotated[list[StrictStr], Field(min_length=1)]
+    | Annotated[list[Annotated[list[StrictInt], Field(min_length=1)]], Field(min_length=1)],
+    _says("'prompt' must be a string, a list of strings, a list of token ids, or a list of such lists, none empty"),
+]
+
+
+class CompletionRequest(Generation):
+    prompt: Prompt
+    max_tokens: StrictInt | None = Field(None, ge=1, description="16 if not given, as with OpenAI.")
+    logprobs: StrictInt | None = Field(None, ge=0, le=5)
+    echo: StrictBool | None = Field(None, description="Begin the text with the prompt.")
+
+
+class PromptDetails(Reply):
+    cached_tokens: int
+
+
+class CompletionDetails(Reply):
+    reasoning_tokens: int
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
+class Usage(Reply):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
+
+
+Finish = Literal["stop", "length"]
+
+
+class TopLogprob(Reply):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Reply):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class ChatReplyMessage(Reply):
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(Reply):
+    index: int
+    message: ChatReplyMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish
+
+
+class ChatReply(Reply):
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class TextLogprobs(Reply):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class TextChoice(Reply):
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: Finish
+
+
+class CompletionReply(Reply):
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: Usage
+
+
+class ModelCard(Reply):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "glmserve"
+    max_model_len: int
+
+
+class ModelList(Reply):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
