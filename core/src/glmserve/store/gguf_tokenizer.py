@@ -164,11 +164,11 @@ def _sentencepiece(
 def _prefix(tokenizer: Tokenizer, token: str, index: int) -> None:
     from tokenizers import processors
 
-    first = {"SpecialToken": {"id": token, "type_id": 0}}
+    # The templates use a name of their own for the token, since its text could be read as template syntax.
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=[first, {"Sequence": {"id": "A", "type_id": 0}}],
-        pair=[first, {"Sequence": {"id": "A", "type_id": 0}}, first, {"Sequence": {"id": "B", "type_id": 1}}],
-        special_tokens=[(token, index)],
+        single="BOS $A",
+        pair="BOS $A BOS:1 $B:1",
+        special_tokens=[{"id": "BOS", "ids": [index], "tokens": [token]}],
     )
 
 
