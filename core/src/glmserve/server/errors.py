@@ -114,7 +114,7 @@ def install(app: FastAPI) -> None:
         path = field_path(first["loc"])
         message = str(first["msg"]).rstrip(".")
         if not path:
-            return answer(400, f"The body must be a JSON object that fits this route: {message}.", code="invalid_body")
+            return answer(400, "The body must be a JSON object.", code="invalid_body")
         if first["type"] == "missing":
             return answer(400, f"The field {path!r} is required.", code="missing_field", param=path)
         if first["type"] == "sentence":
