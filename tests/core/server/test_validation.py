@@ -39,6 +39,7 @@ def test_wrong_types_for_every_field(live, route):
         ({"min_p": 1.1}, "min_p"),
         ({"presence_penalty": 3}, "presence_penalty"),
         ({"frequency_penalty": -3}, "frequency_penalty"),
+        ({"repetition_penalty": 1e-308}, "repetition_penalty"),
         ({"seed": 2**63}, "seed"),
         ({"n": 9}, "n"),
         ({"n": 0}, "n"),

@@ -14,7 +14,8 @@ from click.shell_completion import get_completion_class
 from glmserve.api import GlmserveError
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "run": ("glmserve.cli.run:run_command", "Plan how a model would be served."),
+    "run": ("glmserve.cli.run:run_command", "Serve a model over HTTP."),
+    "chat": ("glmserve.cli.chat:chat_command", "Talk to a running server in the terminal."),
     "plugins": ("glmserve.cli.plugins:plugins_command", "List the installed providers of every seam."),
     "profiles": ("glmserve.cli.profiles:profiles_command", "List the shipped profiles."),
 }

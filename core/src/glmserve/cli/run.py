@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from glmserve.api import ConfigError
-
 if TYPE_CHECKING:
     from glmserve.deployment import Plan
+    from glmserve.engine.engine import Engine
+    from glmserve.plugins import Plugins
+    from glmserve.profiles import Profile
+    from glmserve.store.tokenizer import TokenizerBundle
 
 
 @click.command("run")
@@ -55,12 +57,30 @@ def run_command(
 
         _print_plan(plan(profile, plugins), form)
         return
-    raise ConfigError("The HTTP server is not built yet; `glmserve run --dry-run` prints the plan.")
+    _serve(profile, plugins)
 
 
 def _set_threads_policy() -> None:
     # Idle OpenMP threads spin by default and take the core from the others; torch reads this as it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def _serve(profile: Profile, plugins: Plugins) -> None:
+    import psutil
+    import torch
+
+    from glmserve.deployment import build, plan
+    from glmserve.server.app import ServerSettings
+    from glmserve.server.run import serve
+
+    torch.set_num_threads(profile.engine.threads or psutil.cpu_count(logical=False) or 1)
+    plan(profile, plugins)  # what is wrong with the profile is said before a socket is bound
+
+    def load() -> tuple[Engine, TokenizerBundle, str]:
+        deployment = build(profile, plugins)
+        return deployment.engine, deployment.tokenizer, profile.model.served_name
+
+    serve(ServerSettings(**profile.server.model_dump()), load)
 
 
 def _print_plan(plan: Plan, form: str) -> None:

@@ -26,6 +26,8 @@ from .config import Keys
 from .rope import Rotary, inverse_frequencies, rotate
 
 EMBEDDING = "model.embed_tokens.weight"
+GRAIN = 32768
+"""Elements from which torch spreads an elementwise operation over threads."""
 IGNORED = ("rope_freqs.weight",)
 """Tensors that hold nothing the configuration does not say, or that `load` reads apart."""
 
@@ -102,6 +104,19 @@ def _check_names(checkpoint: Checkpoint, info: ModelInfo) -> None:
             raise CheckpointError(f"{checkpoint.path} {what} tensors: {', '.join(names[:3])}{more}.")
 
 
+def _swiglu(gate_up: torch.Tensor, chunk: bool) -> torch.Tensor:
+    """silu(gate) * up for [rows, 2 * inner].
+
+    Decode rows go in groups below torch's threading grain: above it, threads may cut a row where the vector loop leaves
+    a remainder, and a row's bits would depend on the number of rows. A prefill chunk always has the same rows.
+    """
+    if chunk:
+        gate, up = gate_up.chunk(2, -1)
+        return F.silu(gate) * up
+    groups = torch.split(gate_up, max(1, GRAIN // gate_up.shape[1]))
+    return torch.cat([F.silu(gate) * up for gate, up in (group.chunk(2, -1) for group in groups)])
+
+
 class _Layer:
     def __init__(self, checkpoint: Checkpoint, quantization: Quantization, index: int, specs: list[LinearSpec]) -> None:
         at = f"model.layers.{index}"
@@ -146,8 +161,7 @@ class LlamaModel(Model):
         taps = {}
         for i, layer in enumerate(self._layers):
             x = x + layer.o(self._attention(layer, i, x, cosine, sine, batch, pools))
-            gate, up = layer.gate_up(self._normed(x, layer.mlp_norm)).chunk(2, -1)
-            x = x + layer.down(F.silu(gate) * up)
+            x = x + layer.down(_swiglu(layer.gate_up(self._normed(x, layer.mlp_norm)), batch.segments[0].chunk))
             if i in batch.taps:
                 taps[i] = x
         if not len(batch.logit_rows):

@@ -40,7 +40,7 @@ LEAST = -9999.0
     response_model=ChatReply,
     responses={
         **declared(400, 401, 404, 413, 415, 429, 500, 503),
-        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        200: {"content": {"text/event-stream": {}}},
     },
 )
 async def chat_completions(body: ChatRequest, request: Request) -> ChatReply | Response:

@@ -32,7 +32,7 @@ DEFAULT_TOKENS = 16
     response_model=CompletionReply,
     responses={
         **declared(400, 401, 404, 413, 415, 429, 500, 503),
-        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        200: {"content": {"text/event-stream": {}}},
     },
 )
 async def completions(body: CompletionRequest, request: Request) -> CompletionReply | Response:

@@ -107,7 +107,7 @@ class Generation(Strict):
     )
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repetition_penalty: float | None = Field(None, gt=0, le=10, allow_inf_nan=False)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=100, allow_inf_nan=False)
     ignore_eos: StrictBool | None = None
     min_tokens: StrictInt | None = Field(None, ge=0)
     stream: StrictBool | None = None
