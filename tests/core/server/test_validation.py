@@ -4,8 +4,7 @@ import json
 import socket
 
 import pytest
-from glmserve.server.openai.generate import UNSUPPORTED
-from glmserve.server.openai.types import ChatRequest, CompletionRequest
+from glmserve.server.openai.types import UNSUPPORTED, ChatRequest, CompletionRequest
 
 from .conftest import HELLO, error
 

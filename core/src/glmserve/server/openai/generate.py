@@ -23,7 +23,7 @@ from ..errors import envelope
 from ..limits import MAX_SEQUENCES, completion_room
 from ..metrics import SequenceTimer
 from ..tokenize import check_token_ids
-from .types import CompletionDetails, Generation, PromptDetails, Usage
+from .types import UNSUPPORTED, CompletionDetails, Generation, PromptDetails, Usage
 
 if TYPE_CHECKING:
     from glmserve.engine.stream import Stream
@@ -247,38 +247,6 @@ def include_usage(body: Generation) -> bool:
     if not body.stream:
         raise RequestError("'stream_options' needs 'stream': true.", param="stream_options")
     return bool(body.stream_options.include_usage)
-
-
-UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none",),
-    "parallel_tool_calls": (True, False),
-    "functions": ([],),
-    "function_call": ("none",),
-    "response_format": ({"type": "text"},),
-    "audio": (),
-    "modalities": (["text"],),
-    "prediction": (),
-    "reasoning_effort": ("none",),
-    "web_search_options": (),
-    "store": (False,),
-    "best_of": (1,),
-    "suffix": ("",),
-    "prompt_logprobs": (),
-    "use_beam_search": (False,),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "grammar": (),
-    "json_schema": (),
-    "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "cache_salt": (),
-    "priority": (0,),
-}
-"""Known fields that ask for what is not here -> the values (besides null) that ask for nothing."""
 
 
 def check_extra(body: Generation, count_unknown: Callable[[int], None], **allowed: Any) -> None:

@@ -6,7 +6,7 @@ where they ask for something that is not there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError, WrapValidator
@@ -140,6 +140,38 @@ class CompletionRequest(Generation):
     max_tokens: StrictInt | None = Field(None, ge=1, description="16 if not given, as with OpenAI.")
     logprobs: StrictInt | None = Field(None, ge=0, le=5)
     echo: StrictBool | None = Field(None, description="Begin the text with the prompt.")
+
+
+UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none",),
+    "parallel_tool_calls": (True, False),
+    "functions": ([],),
+    "function_call": ("none",),
+    "response_format": ({"type": "text"},),
+    "audio": (),
+    "modalities": (["text"],),
+    "prediction": (),
+    "reasoning_effort": ("none",),
+    "web_search_options": (),
+    "store": (False,),
+    "best_of": (1,),
+    "suffix": ("",),
+    "prompt_logprobs": (),
+    "use_beam_search": (False,),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "grammar": (),
+    "json_schema": (),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "cache_salt": (),
+    "priority": (0,),
+}
+"""Known fields that ask for what is not here -> the values (besides null) that ask for nothing."""
 
 
 class PromptDetails(Reply):
