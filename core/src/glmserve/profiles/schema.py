@@ -39,10 +39,18 @@ class ModelSection(Section):
 
 class EngineSection(Section):
     max_context: Count = Field(8192, description="Longest conversation, prompt and completion, in tokens.")
-    kv_tokens: Count = Field(32768, description="Tokens that the page pool holds, over all conversations.")
+    kv_tokens: Count = Field(
+        32768,
+        description="Tokens that the page pool holds, over all conversations. On a CPU its memory is virtual until "
+        "pages are first written, so that a large pool costs nothing until it fills.",
+    )
     page_tokens: Count = Field(32, description="Tokens in a page.")
     kv_dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Type of the page pool.")
-    prefill_chunk: Count = Field(256, description="Prompt tokens in one step of one conversation; whole pages.")
+    prefill_chunk: Count = Field(
+        128,
+        description="Prompt tokens in one step of one conversation; whole pages. A step of a prompt is how long the "
+        "running streams wait for their next token.",
+    )
     step_tokens: Count = Field(512, description="Tokens in one step, over all conversations.")
     max_sequences: Count = Field(16, description="Conversations that run at once.")
     max_queue: int = Field(64, ge=0, description="Requests that may wait; one more is refused with 429.")
