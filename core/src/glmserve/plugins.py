@@ -112,7 +112,7 @@ def _dist_name(point: EntryPoint) -> str:
 def _load(point: EntryPoint, owner: Owner) -> object:
     try:
         return point.load()
-    except Exception as error:  # a plugin's import can raise anything
+    except (Exception, SystemExit) as error:  # a plugin's import can raise anything
         raise PluginError(
             f"The plugin {owner.distribution} {owner.version} does not import ({point.value}): {_cause(error)}; "
             f"repair or uninstall it, or block it with {SELECTION}=-{owner.distribution}."
@@ -128,7 +128,7 @@ def _load_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # a plugin's import can raise anything
+    except (Exception, SystemExit) as error:  # a plugin's import can raise anything
         raise PluginError(f"The plugin file {path} does not import: {_cause(error)}.") from error
     return module
 

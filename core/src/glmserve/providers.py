@@ -136,18 +136,24 @@ class Plugins:
             others: dict[str, str] = {}
             for other_kind, other in chosen.items():
                 if other_kind != kind:
-                    others |= dict.fromkeys(self.get(other_kind, other).capabilities, f"{other_kind} {other!r}")
+                    label = self._label(other_kind, other)
+                    others |= dict.fromkeys(self.get(other_kind, other).capabilities, label)
             for capability in sorted(provider.requires - others.keys()):
                 bringers = [f"{r.kind} {r.name!r}" for r in self.describe() if capability in r.capabilities]
+                bringers = [b for b in bringers if b != f"{kind} {name!r}"]
                 advice = f"choose {' or '.join(bringers)}" if bringers else "no installed plugin has it"
                 raise PluginError(
-                    f"{kind} {name!r} requires {capability!r}, which none of the other chosen plugins has; {advice}."
+                    f"{self._label(kind, name)} requires {capability!r}, which none of the other chosen plugins has; "
+                    f"{advice}."
                 )
             for capability in sorted(provider.conflicts & others.keys()):
                 raise PluginError(
-                    f"{kind} {name!r} does not work with {others[capability]} (conflict over {capability!r}); "
-                    "choose another for one of them."
+                    f"{self._label(kind, name)} does not work with {others[capability]}: they conflict over "
+                    f"{capability!r}; choose another for one of them."
                 )
+
+    def _label(self, kind: Kind, name: str) -> str:
+        return f"{kind} {name!r} ({self.owner(kind, name).distribution})"
 
     def _find(self, kind: Kind, name: str) -> tuple[type[Any], Owner]:
         try:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import json
 
 import click
-from rich.console import Console
-from rich.table import Table
+
+from .table import print_table
 
 
 @click.command("plugins")
+@click.option("--profile", "name", help="Also list the single-file plugins of this profile.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def plugins_command(form: str) -> None:
+def plugins_command(name: str | None, form: str) -> None:
     """List the installed providers of every seam."""
     from glmserve.plugins import load_plugins
+    from glmserve.profiles import load_profile
 
-    records = load_plugins().describe()
+    records = load_plugins(load_profile(name).plugin_files if name else ()).describe()
     if form == "json":
         click.echo(json.dumps([record.to_dict() for record in records], indent=2))
         return
-    table = Table(box=None)
-    for column in ("name", "kind", "distribution", "version", "licence", "capabilities"):
-        table.add_column(column)
-    for r in records:
-        table.add_row(r.name, r.kind, r.distribution, r.version, r.license, ", ".join(r.capabilities))
-    Console().print(table)
+    columns = ("name", "kind", "distribution", "version", "licence", "capabilities")
+    rows = [(r.name, r.kind, r.distribution, r.version, r.license, ", ".join(r.capabilities)) for r in records]
+    print_table(columns, rows)

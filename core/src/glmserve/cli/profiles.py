@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import click
-from rich.console import Console
-from rich.table import Table
+
+from .table import print_table
 
 
 @click.command("profiles")
@@ -20,7 +20,4 @@ def profiles_command(form: str) -> None:
         rows = [{"name": e.name, "description": e.description, "path": str(e.path)} for e in entries]
         click.echo(json.dumps(rows, indent=2))
         return
-    table = Table("name", "description", "path", box=None)
-    for e in entries:
-        table.add_row(e.name, e.description, str(e.path))
-    Console().print(table)
+    print_table(("name", "description", "path"), [(e.name, e.description, str(e.path)) for e in entries])

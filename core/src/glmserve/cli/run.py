@@ -39,15 +39,13 @@ def run_command(
     """Serve a model over HTTP."""
     from glmserve.profiles import load_profile
 
-    flags = {
-        "server.host": host,
-        "server.port": port,
-        "server.api_key_file": api_key_file and str(api_key_file),
-        "drafter.name": drafter,
-    }
-    # json.dumps quotes text as TOML does, so that a name like "7" stays text.
-    dedicated = [f"{key}={json.dumps(value)}" for key, value in flags.items() if value is not None]
-    profile = load_profile(name, [*overrides, *dedicated])
+    flags = [
+        ("--host", "server.host", host),
+        ("--port", "server.port", port),
+        ("--api-key-file", "server.api_key_file", api_key_file and str(api_key_file)),
+        ("--drafter", "drafter.name", drafter),
+    ]
+    profile = load_profile(name, overrides, flags=[flag for flag in flags if flag[2] is not None])
     _set_threads_policy()
     from glmserve.plugins import load_plugins
 
@@ -98,7 +96,7 @@ def _print_plan(plan: Plan, form: str) -> None:
     if plan.memory is not None:
         m = plan.memory
         rows.append(("weights", f"{m.weights_bytes / 2**20:.1f} MiB per rank"))
-        rows.append(("KV memory", f"{m.kv_bytes / 2**20:.1f} MiB per rank"))
+        rows.append(("KV memory", f"{m.kv_bytes / 2**20:.1f} MiB per rank when full"))
         rows.append(("total", f"{m.total_bytes / 2**20:.1f} MiB per rank"))
     else:
         rows.append(("memory", "not known until the model is here"))

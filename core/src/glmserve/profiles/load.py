@@ -1,7 +1,8 @@
 """From a name or a file to a checked Profile.
 
-Later wins: the file, then environment variables GLMSERVE_<SECTION>_<KEY>, then `--set section.key=value`. A value in a
-variable or flag is read as TOML where that fits the key, and as plain text otherwise.
+Later wins: the file, then environment variables GLMSERVE_<SECTION>_<KEY>, then `--set section.key=value`, then a flag
+of its own such as `--port`. A value in a variable or after --set is read as TOML where that fits the key, and as plain
+text otherwise.
 """
 
 from __future__ import annotations
@@ -44,21 +45,28 @@ def shipped_profiles() -> list[ProfileEntry]:
     return entries
 
 
-def load_profile(name_or_path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> Profile:
-    """Read and check a profile. `overrides` are "section.key=value".
+def load_profile(
+    name_or_path: str,
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] = os.environ,
+    flags: Sequence[tuple[str, str, object]] = (),
+) -> Profile:
+    """Read and check a profile. `overrides` are "section.key=value"; `flags` are (flag, "section.key", value).
 
     Raises ConfigError with file and line (or variable, or flag), the key, what was expected and the nearest right name.
     """
     path = _find(name_or_path)
     data, origins = _read(path)
     for key, text in _environment(environ):
-        _override(data, origins, key, text, f"{PREFIX}{'_'.join(key).upper()}")
+        _override(data, origins, key, _value(key, text), f"{PREFIX}{'_'.join(key).upper()}")
     for override in overrides:
         dotted, equals, text = override.partition("=")
         key = tuple(part.strip() for part in dotted.split("."))
         if not equals or len(key) < 2 or not all(key):
             raise ConfigError(f"--set {override!r} is not of the form section.key=value, as in engine.kv_tokens=65536.")
-        _override(data, origins, key, text.strip(), f"--set {dotted.strip()}")
+        _override(data, origins, key, _value(key, text.strip()), f"--set {dotted.strip()}")
+    for flag, dotted, value in flags:
+        _override(data, origins, tuple(dotted.split(".")), value, flag)
     try:
         profile = Profile.model_validate(data)
     except ValidationError as error:
@@ -109,14 +117,14 @@ def _environment(environ: Mapping[str, str]) -> list[tuple[Key, str]]:
     return found
 
 
-def _override(data: dict[str, Any], origins: Origins, key: Key, text: str, origin: str) -> None:
+def _override(data: dict[str, Any], origins: Origins, key: Key, value: object, origin: str) -> None:
     table = data
     for part in key[:-1]:
         inner = table.setdefault(part, {})
         if not isinstance(inner, dict):
             raise ConfigError(f"{origin}: {part} is a value, not a table, so nothing can be set inside it.")
         table = inner
-    table[key[-1]] = _value(key, text)
+    table[key[-1]] = value
     origins.overrides[key] = origin
 
 
