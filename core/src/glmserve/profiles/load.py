@@ -167,14 +167,12 @@ def _explain(error: ValidationError, origins: Origins) -> str:
 
 
 def _nearest_key(key: Key) -> str:
-    siblings = [".".join((*key[:-1], name)) for name in _fields(key[:-1]) or {}]
-    hint = nearest(".".join(key), siblings)
-    if len(key) == 2 and not hint.startswith("; did"):
+    *sections, name = key
+    homes = [section for section in Profile.model_fields if name in (_fields((section,)) or {})]
+    if len(key) == 2 and len(homes) == 1:
         # The right key in the wrong section is the commonest slip.
-        everywhere = [f"{s}.{name}" for s in Profile.model_fields for name in _fields((s,)) or {}]
-        elsewhere = [dotted for dotted in everywhere if dotted.split(".")[1] == key[1]]
-        return f"; did you mean {elsewhere[0]!r}" if elsewhere else hint
-    return hint
+        return f"; did you mean {f'{homes[0]}.{name}'!r}"
+    return nearest(name, _fields(key[:-1]) or {}, "".join(f"{section}." for section in sections))
 
 
 def _description(key: Key) -> str:

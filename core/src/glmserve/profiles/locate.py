@@ -29,13 +29,19 @@ class Origins:
     overrides: dict[Key, str] = field(default_factory=dict)
 
     def where(self, key: Key) -> str:
-        """The override that set `key`, or file:line of the nearest enclosing key that the file has."""
-        for length in range(len(key), 0, -1):
-            if key[:length] in self.overrides:
-                return self.overrides[key[:length]]
-        for length in range(len(key), 0, -1):
-            if key[:length] in self.lines:
-                return f"{self.path}:{self.lines[key[:length]]}"
+        """The override that set `key`, or file:line of it, of the first thing set inside it, or of what encloses it."""
+        upwards = [key[:length] for length in range(len(key), 0, -1)]
+        for outer in upwards:
+            if outer in self.overrides:
+                return self.overrides[outer]
+        if key not in self.lines:
+            inside = [origin for inner, origin in self.overrides.items() if inner[: len(key)] == key]
+            inside += [f"{self.path}:{line}" for inner, line in self.lines.items() if inner[: len(key)] == key]
+            if inside:
+                return inside[0]
+        for outer in upwards:
+            if outer in self.lines:
+                return f"{self.path}:{self.lines[outer]}"
         return f"{self.path}:1"
 
 
