@@ -42,6 +42,13 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        # Here, because click's own main ends the process with 1 for a pipe whose reader left.
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            return _reader_left()
+
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:  # type: ignore[override]
         """Run, and end the process: expected failures as one sentence and their own exit code."""
         try:
@@ -56,10 +63,14 @@ class LazyGroup(click.Group):
         except (KeyboardInterrupt, click.Abort):
             status = 130
         except BrokenPipeError:
-            # The reader left. Python would complain when it flushes at exit, so nothing is left to flush to.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            status = 0
+            status = _reader_left()
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _reader_left() -> int:
+    """The exit code, after what is still unwritten was sent nowhere: Python would complain as it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
