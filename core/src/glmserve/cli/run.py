@@ -37,6 +37,8 @@ def run_command(
     form: str,
 ) -> None:
     """Serve a model over HTTP."""
+    if form == "json" and not dry_run:
+        raise click.UsageError("--format belongs to --dry-run, which prints the plan.")
     from glmserve.profiles import load_profile
 
     flags = [
