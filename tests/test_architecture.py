@@ -30,6 +30,8 @@ ALLOWED: dict[str, set[str]] = {
     "cluster": {"api"},
     "engine": {"api", *BELOW_ENGINE},
     "server": {"api", "engine", *BELOW_ENGINE},
+    # A client that measures servers from outside, ours and others.
+    "bench": {"api"},
     "licensing": {"api"},
     "profiles": {"api", "nearest"},
     # The built-in providers are a plugin that happens to lie in the core: it alone reaches into the packages.
@@ -39,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     # Where profiles, plugins and the engine meet; the command line is its only user.
     "deployment": {"api", "plugins", "providers", "profiles", "licensing", "engine", *BELOW_ENGINE},
     "cli": {
-        *("api", "deployment", "plugins", "providers", "profiles", "licensing", "nearest"),
+        *("api", "bench", "deployment", "plugins", "providers", "profiles", "licensing", "nearest"),
         *("server", "engine", *BELOW_ENGINE),
     },
 }

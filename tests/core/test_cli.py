@@ -235,8 +235,8 @@ def test_bash_takes_the_completion_script() -> None:
 
 
 def test_completion_offers_commands_and_options() -> None:
-    commands = glmserve(_GLMSERVE_COMPLETE="bash_complete", COMP_WORDS="glmserve p", COMP_CWORD="1").stdout
-    assert commands.split() == ["plain,plugins", "plain,profiles"]
+    commands = glmserve(_GLMSERVE_COMPLETE="bash_complete", COMP_WORDS="glmserve pl", COMP_CWORD="1").stdout
+    assert commands.split() == ["plain,plugins"]
     options = glmserve(_GLMSERVE_COMPLETE="bash_complete", COMP_WORDS="glmserve run --dr", COMP_CWORD="2").stdout
     assert set(options.split()) == {"plain,--drafter", "plain,--dry-run"}
 
