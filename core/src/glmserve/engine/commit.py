@@ -48,7 +48,14 @@ class Committer:
 
     def forget(self, sequence: Sequence) -> None:
         sequence.observed = 0
-        self._drafter.forget(sequence.id)
+        sequence.undraftable = False
+        self._forget(sequence)
+
+    def _forget(self, sequence: Sequence) -> None:
+        try:
+            self._drafter.forget(sequence.id)
+        except Exception:
+            log.exception("drafter %r failed to forget", self._drafter.name)
 
     def commit(self, sequence: Sequence, rows: Rows, result: RowsResult) -> Output | None:
         """Advance `sequence` past `rows`. None when the step gave it no token."""
@@ -122,12 +129,19 @@ class Committer:
         if rows.chunk and sequence.computed % self._options.prefill_chunk == 0:
             # Only whole chunks are offered: a page that a shorter call filled may differ in its last bits.
             pages = sequence.pages[: sequence.computed // self._options.page_tokens]
-            self._cache.store(sequence.tokens[: sequence.computed], sequence.request.salt, pages)
+            try:
+                self._cache.store(sequence.tokens[: sequence.computed], sequence.request.salt, pages)
+            except Exception:
+                log.exception("cache %r failed to store; the prompt is not remembered", self._cache.name)
 
     def _observe(self, sequence: Sequence, start: int, end: int, result: RowsResult) -> None:
+        sequence.observed = end
+        if sequence.undraftable:
+            return
         taps = {layer: tensor[: end - start] for layer, tensor in result.taps.items()}
         try:
             self._drafter.observe(sequence.id, start, sequence.tokens[start:end], taps)
         except Exception:
-            log.exception("drafter %r failed to observe", self._drafter.name)
-        sequence.observed = end
+            log.exception("drafter %r failed to observe; this sequence goes on without it", self._drafter.name)
+            sequence.undraftable = True
+            self._forget(sequence)

@@ -70,6 +70,9 @@ class Engine:
         self._sequences: dict[int, Sequence] = {}
         self._inbox: deque[Sequence] = deque()
         self._wake = threading.Condition()
+        self._closed = False
+        """The thread takes nothing in any more."""
+        self._stopping = threading.Lock()
         self._thread: threading.Thread | None = None
         self._state: Any = "starting"
         self._reason = "the model is being warmed up"
@@ -99,14 +102,19 @@ class Engine:
         if last[-1].finish_reason == "error":
             self.stop()
             raise UnavailableError(f"The model cannot produce a token: {last[-1].error}.")
-        self._state, self._reason = "ready", ""
+        with self._wake:
+            if self._state != "starting":
+                raise UnavailableError("The server was stopped while the model was being warmed up.")
+            self._state, self._reason = "ready", ""
 
     def submit(self, request: Request) -> Stream:
         """Admit a request to the queue. Raises RequestError, QueueFullError or UnavailableError at once."""
         if self._state != "ready":
-            raise UnavailableError(f"The server is not ready: {self._reason}. Try again later.")
+            raise self._unavailable()
         if not request.prompt:
             raise RequestError("The prompt is empty: at least one token is needed.", param="prompt")
+        if request.max_tokens < 1:
+            raise RequestError("At least one token must be asked for.", param="max_tokens")
         total = len(request.prompt) + request.max_tokens
         if total > self.max_context:
             raise RequestError(
@@ -115,8 +123,11 @@ class Engine:
                 "Please shorten the prompt or the completion.",
                 code="context_length_exceeded",
             )
-        if len(self._inbox) + len(self._scheduler.waiting) >= self.options.max_queue:
-            raise QueueFullError(f"{self.options.max_queue} requests wait already. Try again in a second.")
+        with self._wake:
+            # What the slots have room for does not wait, though a turn may pass before it is taken in.
+            waiting = len(self._inbox) + len(self._sequences) - self.options.max_sequences
+        if waiting >= self.options.max_queue:
+            raise QueueFullError(f"All slots are taken and {waiting} requests wait already. Try again in a second.")
         aborts: list[Callable[[], None]] = []
         stream = Stream(lambda: aborts[0]())
         sequence = self._enqueue(request, stream.deliver)
@@ -127,9 +138,14 @@ class Engine:
         ends = request.stop_ids if request.ignore_eos else request.stop_ids | self._eos_ids
         sequence = Sequence(next(self._ids), request, deliver, ends)
         with self._wake:
+            if self._closed:  # it ended between the check and now, and nobody would ever answer
+                raise self._unavailable()
             self._inbox.append(sequence)
             self._wake.notify()
         return sequence
+
+    def _unavailable(self) -> UnavailableError:
+        return UnavailableError(f"The server is not ready: {self._reason}. Try again later.")
 
     def _abort(self, sequence: Sequence) -> None:
         with self._wake:
@@ -137,9 +153,10 @@ class Engine:
             self._wake.notify()
 
     def status(self) -> EngineStatus:
-        totals = self._finished_tokens.copy()
-        for sequence in list(self._sequences.values()):
-            totals.update(_token_counts(sequence))
+        with self._wake:  # a sequence counts either as running or as finished, so that totals never fall
+            totals = self._finished_tokens.copy()
+            for sequence in self._sequences.values():
+                totals.update(_token_counts(sequence))
         token_at = self._committer.last_token_at
         return EngineStatus(
             state=self._state,
@@ -164,8 +181,9 @@ class Engine:
 
     def drain(self) -> None:
         """Refuse new work and let the running streams finish."""
-        if self._state == "ready":
-            self._state, self._reason = "draining", "it is shutting down"
+        with self._wake:
+            if self._state == "ready":
+                self._state, self._reason = "draining", "it is shutting down"
 
     def idle(self) -> bool:
         return not self._inbox and not self._sequences
@@ -176,17 +194,32 @@ class Engine:
             if self._state != "failed":
                 self._state, self._reason = "stopped", "it has stopped"
             self._wake.notify()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-            self._cache.close()
-            self._link.close()
+        with self._stopping:
+            if self._thread is not None:
+                self._thread.join()
+                self._thread = None
+                self._cache.close()
+                self._link.close()
 
     def check_integrity(self) -> list[str]:
         """Faults in the bookkeeping, one sentence each. For an engine that is idle or stopped."""
         return self._scheduler.check_integrity()
 
     def _run(self) -> None:
+        try:
+            self._loop()
+        except BaseException as error:  # a silent end of this thread would leave every stream waiting
+            log.exception("the engine's thread broke")
+            with self._wake:
+                self._state, self._reason = "failed", f"its thread ended with {type(error).__name__}: {error}"
+        with self._wake:
+            self._closed = True
+        self._take_in()
+        for sequence in list(self._sequences.values()):
+            reason: FinishReason = "error" if self._state == "failed" else "abort"
+            self._end(sequence, Output(finish_reason=reason, error=self._reason, usage=sequence.usage()))
+
+    def _loop(self) -> None:
         failures = 0
         while self._state not in ("stopped", "failed"):
             self._take_in()
@@ -205,10 +238,6 @@ class Engine:
                 with self._wake:
                     if not self._inbox and not any(s.aborted for s in self._sequences.values()):
                         self._wake.wait(IDLE_BEAT_S)
-        self._take_in()
-        for sequence in list(self._sequences.values()):
-            reason: FinishReason = "error" if self._state == "failed" else "abort"
-            self._end(sequence, Output(finish_reason=reason, error=self._reason, usage=sequence.usage()))
 
     def _take_in(self) -> None:
         with self._wake:
@@ -230,7 +259,11 @@ class Engine:
         self._steps += 1
         for rows, result in zip(plan.rows, results, strict=True):
             sequence = self._sequences[rows.sequence]
-            output = self._committer.commit(sequence, rows, result)
+            try:
+                output = self._committer.commit(sequence, rows, result)
+            except Exception as error:  # of one request's parameters or text; its batch mates are not to blame
+                log.exception("a request failed")
+                output = Output(finish_reason="error", error=f"{type(error).__name__}: {error}", usage=sequence.usage())
             if output is None:
                 continue
             if output.finish_reason is not None:
@@ -247,8 +280,9 @@ class Engine:
         sequence.finished = output.finish_reason
         self._scheduler.release(sequence)
         self._committer.forget(sequence)
-        self._finished_tokens.update(_token_counts(sequence))
-        del self._sequences[sequence.id]
+        with self._wake:
+            self._finished_tokens.update(_token_counts(sequence))
+            del self._sequences[sequence.id]
         self._finished[str(output.finish_reason)] += 1
         sequence.deliver(output)
 

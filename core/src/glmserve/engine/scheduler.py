@@ -9,6 +9,7 @@ a cache hit; so the calls that compute a prompt are a function of the prompt alo
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from glmserve.api import ConfigError, Draft, PrefixCache
 from .kv import PagePool
 from .plan import Rows, StepPlan
 from .sequence import Sequence
+
+log = logging.getLogger("glmserve.engine")
 
 REPLAY_ROWS = 16
 """Decode rows per call when a preempted sequence's generated tokens are computed again."""
@@ -35,7 +38,7 @@ class EngineOptions:
     max_sequences: int = 16
     """Sequences that hold pages at once."""
     max_queue: int = 64
-    """Sequences that may wait; one more is refused."""
+    """Sequences that may wait beyond `max_sequences`; one more is refused."""
     draft_depth: int = 4
 
     def __post_init__(self) -> None:
@@ -98,11 +101,14 @@ class Scheduler:
         """Fill pages from the prefix cache, down to the chunk grid: then the rest is computed by the calls that a
         cold prompt would get. The last token is always computed, for its logits."""
         prompt = sequence.tokens[: sequence.prompt_length]
-        match = self._cache.match(prompt, sequence.request.salt)
-        usable = self._on_grid(min(match.length, len(prompt) - 1))
-        if usable:
-            pages = sequence.pages[: usable // self._pool.page_tokens]
-            sequence.computed = self._on_grid(min(self._cache.restore(match, pages), usable))
+        try:
+            match = self._cache.match(prompt, sequence.request.salt)
+            usable = self._on_grid(min(match.length, len(prompt) - 1))
+            if usable:
+                pages = sequence.pages[: usable // self._pool.page_tokens]
+                sequence.computed = self._on_grid(min(self._cache.restore(match, pages), usable))
+        except Exception:  # costs the time to compute the prompt, nothing else
+            log.exception("cache %r failed; the prompt is computed instead", self._cache.name)
         sequence.cached = sequence.computed
 
     def _on_grid(self, length: int) -> int:
@@ -118,7 +124,7 @@ class Scheduler:
                 continue
             pending = sequence.computed + len(known) == len(sequence.tokens)
             drafts: tuple[int, ...] = ()
-            if pending and sequence.request.draft:
+            if pending and sequence.request.draft and not sequence.undraftable:
                 depth = min(self._options.draft_depth, sequence.room - 1)
                 drafts = propose(sequence, depth).tokens if depth > 0 else ()
                 wanted = self._pool.pages_for(len(sequence.tokens) + len(drafts))

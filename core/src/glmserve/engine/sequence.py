@@ -33,6 +33,8 @@ class Sequence:
     accepted: int = 0
     observed: int = 0
     """Positions the drafter has been told of."""
+    undraftable: bool = False
+    """The drafter missed tokens of it, and may only be told of consecutive ones."""
     finished: FinishReason | None = None
     aborted: bool = False
 

@@ -1,0 +1,115 @@
+"""The real server, as a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI
+
+COMMAND = Path(sys.executable).with_name("glmserve")
+START_S = 120.0
+
+
+class Server:
+    """`glmserve run` on a free port. `ready` waits for the banner; `end` sends a signal and gives the exit code."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self._out, self._err = directory / "stdout", directory / "stderr"
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self.popen = subprocess.Popen(
+                [COMMAND, "run", "--profile", "local", "--port", "0", *arguments],
+                stdout=out,
+                stderr=err,
+                stdin=subprocess.DEVNULL,
+                env=os.environ | {"OMP_WAIT_POLICY": "passive"},
+            )
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text()
+
+    def ready(self) -> "Server":
+        deadline = time.monotonic() + START_S
+        while "glmserve is ready" not in self.out:
+            assert self.popen.poll() is None, self.err
+            assert time.monotonic() < deadline, "the server did not become ready"
+            time.sleep(0.05)
+        self.url = next(word for word in self.out.split() if word.startswith("http"))
+        return self
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        if self.popen.poll() is None:
+            self.popen.send_signal(number)
+        try:
+            return self.popen.wait(60)
+        finally:
+            if self.popen.poll() is None:
+                self.popen.kill()
+                self.popen.wait()
+
+    def metrics(self) -> dict[str, float]:
+        """Metric with its labels -> value."""
+        lines = httpx.get(self.url + "/metrics", timeout=30).text.splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+
+    def assert_idle(self) -> None:
+        """Within seconds nothing runs or waits, every page is free, and new requests are welcome."""
+        deadline = time.monotonic() + 20
+        while True:
+            now = self.metrics()
+            busy = now["glmserve_requests_running"] + now["glmserve_requests_waiting"]
+            lost = now["glmserve_kv_pages"] - now["glmserve_kv_pages_free"]
+            if not busy and not lost:
+                break
+            assert time.monotonic() < deadline, f"{busy:.0f} requests are left and {lost:.0f} pages are taken"
+            time.sleep(0.1)
+        assert httpx.get(self.url + "/readyz", timeout=30).status_code == 200
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One for all tests. At the end it is idle, leaves on SIGTERM with code 0, and has reported no fault."""
+    running = Server(tmp_path_factory.mktemp("server"))
+    try:
+        yield running.ready()
+        running.assert_idle()
+    finally:
+        code = running.end()
+    assert code == 0
+    assert "Traceback" not in running.err
+
+
+@pytest.fixture(scope="session")
+def client(server: Server) -> OpenAI:
+    return OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=120)
+
+
+@pytest.fixture(scope="session")
+def http(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=120) as client:
+        yield client
+
+
+def assert_refusal(response: httpx.Response) -> dict[str, Any]:
+    """A 4xx in the envelope, one sentence. Gives the error object."""
+    assert 400 <= response.status_code < 500, response.text
+    error: dict[str, Any] = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    message = error["message"]
+    assert message.endswith("."), message
+    assert "\n" not in message
+    assert "Traceback" not in message
+    assert len(message) < 500, message
+    return error
