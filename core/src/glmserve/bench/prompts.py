@@ -1,7 +1,7 @@
 """The fixed prompts, written for this purpose and public with it. Their names say about how many tokens they have.
 
-A number in front makes two copies of a prompt differ from the first token on, so that no cache can answer for the
-model; the n-th copy is the same text in every run and on every server.
+A number in front makes two copies of a prompt differ within the first tokens, so that no cache of prefixes can answer
+for the model; the n-th copy is the same text in every run and on every server.
 """
 
 from __future__ import annotations
