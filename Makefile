@@ -7,7 +7,7 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 export OMP_WAIT_POLICY := passive
 
-.PHONY: env run test lint
+.PHONY: env run test lint bench
 
 env: $(STAMP)
 
@@ -28,3 +28,6 @@ lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+bench: env
+	$(BIN)/python bench/compare.py --profile $(PROFILE)

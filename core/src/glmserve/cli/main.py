@@ -16,6 +16,7 @@ from glmserve.api import GlmserveError
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("glmserve.cli.run:run_command", "Serve a model over HTTP."),
     "chat": ("glmserve.cli.chat:chat_command", "Talk to a running server in the terminal."),
+    "bench": ("glmserve.cli.bench:bench_command", "Measure a server: first token, prefill, decode, gaps."),
     "plugins": ("glmserve.cli.plugins:plugins_command", "List the installed providers of every seam."),
     "profiles": ("glmserve.cli.profiles:profiles_command", "List the shipped profiles."),
 }
