@@ -10,6 +10,8 @@ import torch.nn.functional as F
 
 from glmserve.api import ForwardBatch
 
+FORK_ELEMENTS = 1 << 20
+"""Elements of a row's keys from which more threads can help: below, waking them costs more than the sums."""
 ALIGNMENT = 64
 """Bytes. A product's bits may depend on where its operands start within a cache line."""
 
@@ -65,17 +67,23 @@ def attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, where: Seq
     that its bits do not depend on the batch it came in or on the drafts beside it.
     """
     out: list[torch.Tensor] = []
-    for place in where:
-        k = context(keys, place).to(q.dtype)
-        v = context(values, place).to(q.dtype)
-        if place.chunk:
-            out.append(_chunk(q[place.first_row : place.first_row + place.num_rows], k, v, place.start))
-        else:
-            _rows(q, k.permute(1, 2, 0), v.transpose(0, 1), place, out)
+    threads = torch.get_num_threads()
+    try:
+        for place in where:
+            k = context(keys, place).to(q.dtype)
+            v = context(values, place).to(q.dtype)
+            if place.chunk:
+                out.append(_chunk(q[place.first_row : place.first_row + place.num_rows], k, v, place.start))
+            else:
+                _rows(q, k.permute(1, 2, 0), v.transpose(0, 1), place, out, threads)
+    finally:
+        torch.set_num_threads(threads)
     return torch.cat(out).view(len(q), -1)
 
 
-def _rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, place: Place, out: list[torch.Tensor]) -> None:
+def _rows(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, place: Place, out: list[torch.Tensor], threads: int
+) -> None:
     """Append each row's [kv heads, group, dim]. k: [kv heads, dim, tokens]; v: [kv heads, tokens, dim].
 
     A batch of rows spends its time here, in the calls rather than in the sums: every operation counts.
@@ -83,6 +91,8 @@ def _rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, place: Place, out: 
     kv_heads, dim = k.shape[:2]
     for i in range(place.num_rows):
         length = place.start + i + 1
+        # By the row's own length: its neighbours must not choose how it is computed.
+        torch.set_num_threads(1 if kv_heads * dim * length < FORK_ELEMENTS else threads)
         # The product makes a copy, hence an aligned one whatever the row's place in q.
         row = q[place.first_row + i].view(kv_heads, -1, dim) * dim**-0.5
         weights = torch.bmm(row, k.narrow(2, 0, length)).softmax(-1)
