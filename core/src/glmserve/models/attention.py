@@ -2,69 +2,114 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 
-from glmserve.api import ForwardBatch, Segment
+from glmserve.api import ForwardBatch
+
+FORK_ELEMENTS = 1 << 20
+"""Elements of a row's keys from which more threads can help: below, waking them costs more than the sums."""
+ALIGNMENT = 64
+"""Bytes. A product's bits may depend on where its operands start within a cache line."""
 
 
-def context(pool: torch.Tensor, segment: Segment, page_tokens: int) -> torch.Tensor:
-    """The segment's entries at positions [0, start + num_rows): [tokens, *per_token].
+@dataclass(frozen=True)
+class Place:
+    """Where a segment's rows and their context are: the same in every layer, so it is looked up once a call."""
 
-    A view without copying when the pages follow one another, else a gathered copy of the same layout.
+    first_row: int
+    num_rows: int
+    start: int
+    chunk: bool
+    tokens: int
+    """Length of the context, the segment's own rows included."""
+    pages: torch.Tensor
+    """int64 [n], no more than the context needs."""
+    first_slot: int | None
+    """When the pages follow one another: the slot of position 0."""
+
+
+def places(batch: ForwardBatch) -> list[Place]:
+    """The batch's segments, in order."""
+    found = []
+    for segment in batch.segments:
+        tokens = segment.start + segment.num_rows
+        pages = segment.pages[: -(-tokens // batch.page_tokens)]
+        first = int(pages[0])
+        consecutive = torch.equal(pages, torch.arange(first, first + len(pages)))
+        slot = first * batch.page_tokens if consecutive else None
+        found.append(Place(segment.first_row, segment.num_rows, segment.start, segment.chunk, tokens, pages, slot))
+    return found
+
+
+def context(pool: torch.Tensor, place: Place) -> torch.Tensor:
+    """The entries at positions [0, tokens): [tokens, *per_token].
+
+    A view without copying when the pages follow one another and start on cache lines, else a gathered copy.
     """
-    tokens = segment.start + segment.num_rows
-    pages = segment.pages[: -(-tokens // page_tokens)]
-    first, count = int(pages[0]), len(pages)
-    consecutive = int(pages[-1]) - first == count - 1 and bool((pages[1:] - pages[:-1] == 1).all())
-    rows = pool[first : first + count] if consecutive else pool[pages]
-    return rows.flatten(0, 1)[:tokens]
+    if place.first_slot is None or pool.stride(0) * pool.element_size() % ALIGNMENT:
+        return pool[place.pages].flatten(0, 1)[: place.tokens]
+    return pool.flatten(0, 1).narrow(0, place.first_slot, place.tokens)
 
 
 def write(pool: torch.Tensor, slots: torch.Tensor, entries: torch.Tensor) -> None:
     """entries: [rows, *per_token], written at their slots."""
-    pool.flatten(0, 1)[slots] = entries.to(pool.dtype)
+    pool.flatten(0, 1).index_copy_(0, slots, entries.to(pool.dtype))
 
 
-def attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+def attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, where: Sequence[Place]) -> torch.Tensor:
     """q: [rows, heads, dim]; keys, values: pools [pages, page_tokens, kv heads, dim]. Returns [rows, heads * dim].
 
     The rows of a prefill chunk are computed together. A decode row is computed alone, over exactly its own context, so
     that its bits do not depend on the batch it came in or on the drafts beside it.
     """
-    out = torch.empty_like(q)
-    for segment in batch.segments:
-        rows = slice(segment.first_row, segment.first_row + segment.num_rows)
-        k = context(keys, segment, batch.page_tokens).to(q.dtype)
-        v = context(values, segment, batch.page_tokens).to(q.dtype)
-        if segment.chunk:
-            out[rows] = _chunk(q[rows], k, v, segment.start)
-        else:
-            for i in range(segment.num_rows):
-                length = segment.start + i + 1
-                out[segment.first_row + i] = _row(q[segment.first_row + i], k[:length], v[:length])
-    return out.flatten(1)
+    out: list[torch.Tensor] = []
+    threads = torch.get_num_threads()
+    try:
+        for place in where:
+            k = context(keys, place).to(q.dtype)
+            v = context(values, place).to(q.dtype)
+            if place.chunk:
+                out.append(_chunk(q[place.first_row : place.first_row + place.num_rows], k, v, place.start))
+            else:
+                _rows(q, k.permute(1, 2, 0), v.transpose(0, 1), place, out, threads)
+    finally:
+        torch.set_num_threads(threads)
+    return torch.cat(out).view(len(q), -1)
 
 
-def _row(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """q: [heads, dim]; k, v: [tokens, kv heads, dim]."""
-    kv_heads, dim = k.shape[1:]
-    grouped = q.view(kv_heads, -1, dim) * dim**-0.5
-    weights = torch.bmm(grouped, k.permute(1, 2, 0)).softmax(-1)
-    return torch.bmm(weights, v.transpose(0, 1)).view(q.shape)
+def _rows(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, place: Place, out: list[torch.Tensor], threads: int
+) -> None:
+    """Append each row's [kv heads, group, dim]. k: [kv heads, dim, tokens]; v: [kv heads, tokens, dim].
+
+    A batch of rows spends its time here, in the calls rather than in the sums: every operation counts.
+    """
+    kv_heads, dim = k.shape[:2]
+    for i in range(place.num_rows):
+        length = place.start + i + 1
+        # By the row's own length: its neighbours must not choose how it is computed.
+        torch.set_num_threads(1 if kv_heads * dim * length < FORK_ELEMENTS else threads)
+        # The product makes a copy, hence an aligned one whatever the row's place in q.
+        row = q[place.first_row + i].view(kv_heads, -1, dim) * dim**-0.5
+        weights = torch.bmm(row, k.narrow(2, 0, length)).softmax(-1)
+        out.append(torch.bmm(weights, v.narrow(1, 0, length)))
 
 
 def _chunk(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: int) -> torch.Tensor:
     """q: [rows, heads, dim] at positions start, start + 1, ...; k, v: [start + rows, kv heads, dim]."""
-    groups = q.shape[1] // k.shape[1]
     mask = None
     if start:
         mask = torch.ones(len(q), len(k), dtype=torch.bool).tril(start)
     out = F.scaled_dot_product_attention(
         q.transpose(0, 1)[None],
-        k.repeat_interleave(groups, 1).transpose(0, 1)[None],
-        v.repeat_interleave(groups, 1).transpose(0, 1)[None],
+        k.transpose(0, 1)[None],
+        v.transpose(0, 1)[None],
         attn_mask=mask,
         is_causal=not start,
+        enable_gqa=True,
     )
     return out[0].transpose(0, 1)

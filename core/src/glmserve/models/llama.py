@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,15 +21,16 @@ from glmserve.api import (
     Quantization,
 )
 
-from .attention import attend, write
+from .attention import Place, attend, places, write
 from .config import Keys
 from .rope import Rotary, inverse_frequencies, rotate
+from .tensors import bias_shapes, check_tensors
 
 EMBEDDING = "model.embed_tokens.weight"
 GRAIN = 32768
 """Elements from which torch spreads an elementwise operation over threads."""
-IGNORED = ("rope_freqs.weight",)
-"""Tensors that hold nothing the configuration does not say, or that `load` reads apart."""
+ROPE_DIVISORS = "rope_freqs.weight"
+"""GGUF stores the llama3 scaling as divisors of the frequencies."""
 
 
 class Llama(ModelFamily):
@@ -83,25 +84,35 @@ class Llama(ModelFamily):
         )
 
     def load(self, checkpoint: Checkpoint, quantization: Quantization, info: ModelInfo, progress: Any = None) -> Model:
-        _check_names(checkpoint, info)
+        _check_tensors(checkpoint, info)
         return LlamaModel(checkpoint, quantization, info, progress)
 
 
-def _check_names(checkpoint: Checkpoint, info: ModelInfo) -> None:
-    """Every tensor has its place and every place its tensor."""
-    needed = {EMBEDDING, "model.norm.weight"}
-    needed |= {f"{part}.weight" for spec in info.linears for part in spec.parts}
+def _check_tensors(checkpoint: Checkpoint, info: ModelInfo) -> None:
+    """Every tensor has its place, every place its tensor, every linear layer all its biases or none."""
+    hidden, dim = info.hidden_size, info.paged[0].per_token[1]
+    needed: dict[str, tuple[int, ...]] = {EMBEDDING: (info.vocab_size, hidden), "model.norm.weight": (hidden,)}
     for i in range(info.num_layers):
-        needed |= {f"model.layers.{i}.{norm}.weight" for norm in ("input_layernorm", "post_attention_layernorm")}
-    allowed = needed | {name.removesuffix("weight") + "bias" for name in needed} | set(IGNORED)
-    if "lm_head.weight" not in needed:
-        allowed.add("lm_head.weight")  # some checkpoints store the tied head a second time
-    missing = sorted(needed - checkpoint.tensors.keys())
-    unexpected = sorted(n for n in checkpoint.tensors.keys() - allowed if not n.endswith("rotary_emb.inv_freq"))
-    for what, names in (("lacks", missing), ("has unexpected", unexpected)):
-        if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            raise CheckpointError(f"{checkpoint.path} {what} tensors: {', '.join(names[:3])}{more}.")
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            needed[f"model.layers.{i}.{norm}.weight"] = (hidden,)
+    for spec in info.linears:
+        for part, features in zip(spec.parts, spec.part_features, strict=True):
+            needed[f"{part}.weight"] = (features, spec.in_features)
+    tied = "lm_head.weight" not in needed
+    required = set()
+    if checkpoint.config.get("attention_bias"):
+        required |= {"q_proj", "k_proj", "v_proj", "o_proj"}
+    if checkpoint.config.get("mlp_bias"):
+        required |= {"gate_proj", "up_proj", "down_proj"}
+    # A tied head is the embedding, which has no bias.
+    biases = bias_shapes(checkpoint, info.linears[:-1] if tied else info.linears, required)
+    check_tensors(
+        checkpoint,
+        {**needed, **biases["needed"]},
+        {**biases["optional"], ROPE_DIVISORS: (dim // 2,)},
+        ignored=("lm_head.weight",) if tied else (),  # some checkpoints store the tied head a second time
+        suffixes="rotary_emb.inv_freq",
+    )
 
 
 def _swiglu(gate_up: torch.Tensor, chunk: bool) -> torch.Tensor:
@@ -133,22 +144,22 @@ class LlamaModel(Model):
         self._eps = float(config.get("rms_norm_eps", 1e-6))
         self._kv_heads, self._dim = info.paged[0].per_token
         frequencies, factor = inverse_frequencies(config, self._dim)
-        if IGNORED[0] in checkpoint.tensors:  # GGUF stores the llama3 scaling as divisors of the frequencies
-            frequencies = frequencies / quantization.load_vector(checkpoint, IGNORED[0])
+        if ROPE_DIVISORS in checkpoint.tensors:
+            frequencies = frequencies / quantization.load_vector(checkpoint, ROPE_DIVISORS)
         self._rotary = Rotary(frequencies, factor)
         self._embedding = quantization.load_embedding(checkpoint, info.embedding)
         self._norm = quantization.load_vector(checkpoint, "model.norm.weight")
         self._layers = []
         total = sum(quantization.memory_bytes(checkpoint, spec) for spec in info.linears)
-        self.nbytes = self._embedding.nbytes
+        # The largest layer first: packing holds a layer twice, and nothing else is there yet.
+        self._head = quantization.load_linear(checkpoint, info.linears[-1])
+        self.nbytes = self._embedding.nbytes + self._head.nbytes
         for i in range(info.num_layers):
             layer = _Layer(checkpoint, quantization, i, list(info.linears[4 * i : 4 * i + 4]))
             self._layers.append(layer)
             self.nbytes += sum(linear.nbytes for linear in layer.linears)
             if progress is not None:
                 progress(self.nbytes, total)
-        self._head = quantization.load_linear(checkpoint, info.linears[-1])
-        self.nbytes += self._head.nbytes
         if progress is not None:
             progress(total, total)
         self.row_invariant = self._head.row_invariant and all(
@@ -158,9 +169,10 @@ class LlamaModel(Model):
     def forward(self, batch: ForwardBatch, pools: Mapping[str, torch.Tensor]) -> ForwardOutput:
         x = self._embedding(batch.token_ids)
         cosine, sine = self._rotary.tables(batch.positions)
+        where = places(batch)
         taps = {}
         for i, layer in enumerate(self._layers):
-            x = x + layer.o(self._attention(layer, i, x, cosine, sine, batch, pools))
+            x = x + layer.o(self._attention(layer, i, x, cosine, sine, batch, where, pools))
             x = x + layer.down(_swiglu(layer.gate_up(self._normed(x, layer.mlp_norm)), batch.segments[0].chunk))
             if i in batch.taps:
                 taps[i] = x
@@ -176,6 +188,7 @@ class LlamaModel(Model):
         cosine: torch.Tensor,
         sine: torch.Tensor,
         batch: ForwardBatch,
+        where: Sequence[Place],
         pools: Mapping[str, torch.Tensor],
     ) -> torch.Tensor:
         heads = layer.qkv(self._normed(x, layer.attention_norm)).view(len(x), -1, self._dim)
@@ -183,7 +196,7 @@ class LlamaModel(Model):
         keys, values = pools[f"layers.{index}.k"], pools[f"layers.{index}.v"]
         write(keys, batch.slots, rotated[:, -self._kv_heads :])
         write(values, batch.slots, heads[:, -self._kv_heads :])
-        return attend(rotated[:, : -self._kv_heads], keys, values, batch)
+        return attend(rotated[:, : -self._kv_heads], keys, values, where)
 
     def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, weight.shape, weight, self._eps)
