@@ -1,4 +1,4 @@
-"""The real model that the readers are checked on."""
+"""The real model that several parts are checked on."""
 
 from pathlib import Path
 
