@@ -139,14 +139,21 @@ def test_repair_fetches_only_what_is_broken(hub: FileServer, name: str, what: st
 
 
 def test_two_at_once_fetch_once(hub: FileServer) -> None:
-    told: list[str] = []
-    threads = [threading.Thread(target=pull, args=(HUB, None, lambda name, *_: told.append(name))) for _ in range(3)]
+    waiting = threading.Event()
+
+    def tell(name: str, done: int, total: int) -> None:
+        if name.startswith("waiting for another process"):
+            waiting.set()
+        elif name == "model-1.safetensors":
+            assert waiting.wait(20)
+
+    threads = [threading.Thread(target=pull, args=(HUB, None, tell)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert hub.sent(resolved("model-1.safetensors")) == len(WEIGHTS[0])
-    assert any(name.startswith("waiting for another process") for name in told)
+    assert waiting.is_set()
 
 
 @pytest.mark.parametrize("name", ["config.json", "model-1.safetensors"])

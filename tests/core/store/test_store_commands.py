@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import pty
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from glmserve.store import progress
 
 from .conftest import FileServer
 from .test_pull import COMMIT, LARGE, REPOSITORY, WEIGHTS, resolved
@@ -60,6 +62,25 @@ def test_pull_prints_the_path_and_tells_progress_in_plain_lines(store: Store) ->
     assert re.search(r"^model-1\.safetensors: done, 600\.0 kB in 0:0\d$", done.stderr, re.MULTILINE)
     assert "\x1b" not in done.stderr
     assert store("verify").stdout == f"{SOURCE}: sound\n"
+
+
+def test_a_log_gets_a_line_at_every_interval_with_share_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "INTERVAL_S", 0.2)
+    log = io.StringIO()
+    with progress.show_progress(log) as tell:
+        began = time.monotonic()
+        # 3 MB are from an earlier run and no part of the rate.
+        while (passed := time.monotonic() - began) < 0.7:
+            tell("m.gguf", 3_000_000 + int(passed * 1e6), 5_000_000)
+            time.sleep(0.01)
+        tell("m.gguf", 5_000_000, 5_000_000)
+    first, *lines, last = log.getvalue().splitlines()
+    assert first == "m.gguf: 3.0 MB of 5.0 MB"
+    assert 1 <= len(lines) <= 3
+    assert all(
+        re.fullmatch(r"m\.gguf: 3\.\d MB of 5\.0 MB \(\d\d%\), .* [kM]B/s, 0:01 left", line) for line in lines
+    ), lines
+    assert last == "m.gguf: done, 5.0 MB in 0:00"
 
 
 def test_pull_shows_bars_with_rate_and_time_left_on_a_terminal(store: Store) -> None:

@@ -73,7 +73,7 @@ def sha256_of(path: Path, progress: Progress | None = None) -> str:
             digest.update(chunk)
             done += len(chunk)
             if progress is not None:
-                progress(f"checking {path.name}", done, total)
+                progress(f"checking {path.name.removesuffix('.partial')}", done, total)
     return digest.hexdigest()
 
 

