@@ -93,12 +93,14 @@ def plan(profile: Profile, plugins: Plugins) -> Plan:
 def build(profile: Profile, plugins: Plugins, report: Report | None = None) -> Deployment:
     """Fetch what is missing, load the model and assemble the engine. Call `engine.start()` to run it."""
     from glmserve.engine.engine import Engine
+    from glmserve.store.progress import show_progress
     from glmserve.store.pull import pull
     from glmserve.store.sources import parse_source
     from glmserve.store.tokenizer import load_tokenizer
 
     _check_providers(profile, plugins)
-    path = pull(parse_source(profile.model.source), profile.model.sha256 or None)
+    with show_progress() as fetched:
+        path = pull(parse_source(profile.model.source), profile.model.sha256 or None, report or fetched)
     resolved = _resolve(path, profile, plugins)
     info = resolved.info
     planned = _plan(profile, plugins, resolved)

@@ -2,55 +2,104 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Collection, Iterator
 from fnmatch import fnmatch
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import quote
 
 from glmserve.api import IntegrityError, SourceError
 
-from .download import Progress, download, sha256_of
+from .download import TIMEOUT_S, Progress, Remote, check, download, persist
 from .sources import HubSource
 
-WANTED = ("*.safetensors", "*.json", "*.gguf", "*.model", "*.jinja", "LICENSE*", "README.md")
+WANTED = (
+    "*.safetensors",
+    "*.json",
+    "*.gguf",
+    "*.model",
+    "*.jinja",
+    "tokenizer*",
+    "merges.txt",
+    "LICENSE*",
+    "README.md",
+)
+UNWANTED = ("manifest.json",)
+"""The name of the store's own record; no model needs a file of that name."""
 
 
-def fetch(source: HubSource, directory: Path, progress: Progress | None = None) -> list[Path]:
-    """Fetch the model's files that are not here yet, each checked against the hub's digest; returns all of them."""
-    from huggingface_hub import HfApi, hf_hub_download, hf_hub_url
-    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+def fetch(
+    source: HubSource, directory: Path, sound: Collection[str], progress: Progress | None = None
+) -> Iterator[tuple[Path, str | None]]:
+    """Fetch the model's files but those named in `sound`; gives (file, its sha256 if known) as each is there, checked.
 
-    try:
-        info = HfApi().model_info(source.repo, revision=source.revision, files_metadata=True)
-    except RepositoryNotFoundError:
-        raise SourceError(f"There is no public repository {source.repo} at commit {source.revision}.") from None
-    except (HfHubHTTPError, OSError) as error:
-        raise SourceError(f"The hub cannot be asked for {source.repo}: {type(error).__name__}.") from None
-    files = []
-    for sibling in info.siblings or []:
-        name = sibling.rfilename
-        if (
-            not any(fnmatch(name, pattern) for pattern in WANTED)
-            or ".." in Path(name).parts
-            or Path(name).is_absolute()
-        ):
+    Raises SourceError when the hub cannot be reached or has no such model, IntegrityError for wrong bytes.
+    """
+    # Its client is not used: which exceptions it raises depends on its version, and it does not resume as we do.
+    from huggingface_hub import constants, get_token
+
+    if constants.HF_HUB_OFFLINE:
+        raise SourceError(f"{source} is not here, and HF_HUB_OFFLINE forbids to fetch it; unset it and repeat.")
+    token = get_token()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    # Named, because a hub behind HF_ENDPOINT need not be the one that the user has in mind.
+    endpoint = constants.ENDPOINT
+    listing = _listing(source, endpoint, headers, progress)
+    remotes = {}
+    for sibling in listing:
+        name, lfs = str(sibling.get("rfilename", "")), sibling.get("lfs")
+        if not _wanted(name):
             continue
-        target = directory / name
-        files.append(target)
-        if sibling.lfs is not None:
-            if not (target.exists() and sha256_of(target) == sibling.lfs.sha256):
-                url = hf_hub_url(source.repo, name, revision=source.revision)
-                download(url, target, sibling.lfs.sha256, progress)
-        elif not (target.exists() and _blob_sha1(target) == sibling.blob_id):
-            hf_hub_download(source.repo, name, revision=source.revision, local_dir=directory)
-            if _blob_sha1(target) != sibling.blob_id:
-                target.unlink()
-                raise IntegrityError(f"{name} of {source.repo} is not what the hub's commit says; fetch it again.")
-    if not files:
+        sha256 = lfs.get("sha256") or lfs.get("oid") if isinstance(lfs, dict) else None
+        blob_sha1 = None if sha256 else sibling.get("blobId")
+        if not (sha256 or blob_sha1):
+            raise IntegrityError(f"The hub at {endpoint} gives no digest for {name} of {source}, so it is not fetched.")
+        url = f"{endpoint}/{source.repo}/resolve/{source.revision}/{quote(name)}"
+        remotes[name] = Remote(url, sha256, blob_sha1, sibling.get("size"), headers)
+    if not remotes:
         raise SourceError(f"{source.repo} holds no model file at commit {source.revision}.")
-    return files
+    for name, remote in remotes.items():
+        if name not in sound:
+            yield download(remote, directory / name, progress), remote.sha256
 
 
-def _blob_sha1(path: Path) -> str:
-    """The id that git gives the file's content."""
-    content = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+def _listing(
+    source: HubSource, endpoint: str, headers: dict[str, str], progress: Progress | None
+) -> list[dict[str, Any]]:
+    """The repository's files as the hub describes them."""
+    import httpx
+
+    url = f"{endpoint}/api/models/{source.repo}/revision/{source.revision}"
+
+    def ask() -> httpx.Response:
+        response = httpx.get(url, params={"blobs": "true"}, headers=headers, follow_redirects=True, timeout=TIMEOUT_S)
+        if response.status_code != 404:
+            check(response)
+        return response
+
+    if progress is not None:
+        progress(f"asking {endpoint}", 0, 0)
+    response = persist(f"The list of files of {source.repo} at {endpoint}", ask)
+    if response.status_code == 404:
+        raise SourceError(
+            f"There is no repository {source.repo} with the commit {source.revision} at {endpoint}; correct the source."
+        )
+    try:
+        answer = response.json()
+        siblings, commit = answer["siblings"], answer["sha"]
+        named = all(isinstance(sibling["rfilename"], str) for sibling in siblings)
+    except (ValueError, KeyError, TypeError):
+        named = False
+    if not named:
+        raise SourceError(f"{endpoint} does not answer as a model hub does; is HF_ENDPOINT right?")
+    if commit != source.revision:
+        raise IntegrityError(f"{endpoint} answers with the commit {commit} of {source.repo}, not the one asked for.")
+    listing: list[dict[str, Any]] = siblings
+    return listing
+
+
+def _wanted(name: str) -> bool:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name or name in UNWANTED:
+        return False
+    return any(fnmatch(name, pattern) for pattern in WANTED)

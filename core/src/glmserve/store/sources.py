@@ -19,12 +19,18 @@ class HubSource:
     repo: str
     revision: str
 
+    def __str__(self) -> str:
+        return f"hf:{self.repo}@{self.revision}"
+
 
 @dataclass(frozen=True)
 class PathSource:
     """A file or directory of this machine, used where it is."""
 
     path: Path
+
+    def __str__(self) -> str:
+        return f"path:{self.path}"
 
 
 @dataclass(frozen=True)
@@ -35,8 +41,12 @@ class PypiSource:
     version: str
     member: str
 
+    def __str__(self) -> str:
+        return f"pypi:{self.package}=={self.version}/{self.member}"
+
 
 Source = HubSource | PathSource | PypiSource
+"""`parse_source(str(source))` is the same source again."""
 
 
 def parse_source(text: str) -> Source:
