@@ -85,9 +85,7 @@ def candidates(scaled: Floats, params: SamplingParams) -> Ids:
     if params.top_k and params.top_k < len(ids):
         ids = _largest(scaled, params.top_k)
     if params.top_p < 1.0:
-        top = scaled[ids]
-        weights = np.exp(top - top.max())
-        ids = ids[_nucleus(weights, params.top_p)]
+        ids = ids[_nucleus(scaled[ids], params.top_p)]
     if params.min_p > 0.0:
         top = scaled[ids]
         ids = ids[top >= top.max() + np.log(params.min_p)]
@@ -102,13 +100,17 @@ def _largest(values: Floats, k: int) -> Ids:
     return result
 
 
-def _nucleus(weights: Floats, top_p: float) -> Ids:
-    """Indices of the smallest set of largest weights that holds `top_p` of their sum."""
+def _nucleus(scaled: Floats, top_p: float) -> Ids:
+    """Indices of the largest values, as few as hold `top_p` of the probability.
+
+    Ordered by the values themselves: their exponentials can round to equal ones.
+    """
+    weights = np.exp(scaled - scaled.max())
     wanted = top_p * weights.sum()
-    for count in (NUCLEUS_GUESS, len(weights)):
-        order = _largest(weights, min(count, len(weights)))
+    for count in (NUCLEUS_GUESS, len(scaled)):
+        order = _largest(scaled, min(count, len(scaled)))
         mass = np.cumsum(weights[order])
-        if mass[-1] >= wanted or len(order) == len(weights):
+        if mass[-1] >= wanted or len(order) == len(scaled):
             break
     result: Ids = order[: int(np.searchsorted(mass, wanted)) + 1]
     return result
