@@ -35,12 +35,15 @@ ROWS = (
     ("decode, 1 stream (tok/s)", "decode", 1),
     ("prefill, 1 stream (tok/s)", "prefill", 1),
     (f"decode, {STREAMS} streams (tok/s)", "streams", 1),
+    ("processor time a decoded token (ms)", "decode_cpu_ms", 1),
+    ("processor time a prompt token (ms)", "prefill_cpu_ms", 2),
     ("start to ready (s)", "ready_s", 2),
     ("first start to ready (s)", "first_ready_s", 2),
     ("peak RSS (MiB)", "peak_rss_mib", 0),
     ("share of tokens drafted", "accepted", 2),
 )
-"""Label, figure, decimals. `first_ready_s` is a start that finds the model, but nothing made from it."""
+"""Label, figure, decimals. Processor time is over all threads of the process, spinning included, and the least
+disturbed by what else the machine does. `first_ready_s` is a start that finds the model, but nothing made from it."""
 RATIOS = (
     ("glmserve", "transformers"),
     ("glmserve", "llama.cpp"),
@@ -51,6 +54,12 @@ RATIOS = (
 
 def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+def cpu_s(contender: Contender) -> float:
+    """Processor seconds that its process has used, over all threads."""
+    times = psutil.Process(contender.pid).cpu_times()
+    return float(times.user + times.system)
 
 
 def in_turn(names: list[str], number: int) -> list[str]:
@@ -84,11 +93,15 @@ def measure_speed(contenders: dict[str, Contender], rounds: int, found: Figures)
         order = in_turn(list(contenders), number)
         lengths = set()
         for who in order:
+            before = cpu_s(contenders[who])
             figures = contenders[who].ask([prompt("short", one)], DECODE_TOKENS)
+            found["decode_cpu_ms"][who].append(1e3 * (cpu_s(contenders[who]) - before) / DECODE_TOKENS)
             found["decode"][who].append(figures.decode_tps)
             found["accepted"][who].append(figures.accepted)
         for who in order:
+            before = cpu_s(contenders[who])
             figures = contenders[who].ask([prompt("1024", one)], 2)
+            found["prefill_cpu_ms"][who].append(1e3 * (cpu_s(contenders[who]) - before) / figures.prompt_tokens)
             found["prefill"][who].append(figures.prefill_tps)
             lengths.add(figures.prompt_tokens)
         for who in order:
