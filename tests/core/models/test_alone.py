@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from glmserve.models.attention import FORK_ELEMENTS
+from glmserve.api import ForwardBatch, Segment
+from glmserve.models.attention import ALIGNMENT, FORK_ELEMENTS, context, places
 from glmserve.models.gguf import Gguf
+from glmserve.models.llama import swiglu
 
 from .paged import PAGE_TOKENS, VOCABULARY, Rows, forward, load, new_pools, write_random
 
@@ -78,7 +80,7 @@ def test_batches_of_1_to_9_windows_have_the_bits_of_their_rows_alone(directory: 
 
 
 def test_43_rows_of_width_1376_have_the_bits_of_their_rows_alone(tmp_path: Path, threads: int) -> None:
-    """Here torch's own silu over all rows cuts one of them between two threads."""
+    """A shape in which threads may cut a row in two."""
     write_random(tmp_path, intermediate_size=1376)
     model = load(tmp_path)
     pools = new_pools(model, 43, seed=43)
@@ -108,3 +110,23 @@ def test_smollm2_has_the_same_bits_alone_in_a_batch_and_in_a_window(smollm2: Pat
     expected = torch.cat([lonely(model, pools, rows) for rows in segments])
     assert torch.equal(forward(model, pools, *segments), expected)
     assert torch.equal(forward(model, pools, segments[-1]), expected[-WINDOW:])
+
+
+@pytest.mark.parametrize("inner", [80, 1376, 1536, 5632])
+def test_swiglu_of_decode_rows_has_the_bits_of_its_rows_alone(inner: int, threads: int) -> None:
+    """Torch's own silu over 43 rows of 1376 cuts one of them between two threads, and changes its bits."""
+    x = torch.randn(144, 2 * inner, generator=torch.Generator().manual_seed(0))
+    alone = torch.cat([swiglu(row, chunk=False) for row in x.split(1)])
+    for rows in (2, 3, 7, 16, 42, 43, 44, 64, 99, 144):
+        for first in range(0, 144 - rows, 20):
+            assert torch.equal(swiglu(x[first : first + rows], chunk=False), alone[first : first + rows])
+
+
+def test_a_context_starts_on_a_cache_line_wherever_its_pages_are() -> None:
+    pool = torch.randn(9, 3, 1, 10)
+    for first in range(6):
+        segment = Segment(0, 2, 5, torch.arange(first, first + 3), False)
+        batch = ForwardBatch(torch.zeros(2), torch.zeros(2), torch.zeros(2), [segment], torch.zeros(0), page_tokens=3)
+        read = context(pool, places(batch)[0])
+        assert torch.equal(read, pool[first : first + 3].flatten(0, 1)[:7])
+        assert read.data_ptr() % ALIGNMENT == 0
