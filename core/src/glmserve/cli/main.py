@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "bench": ("glmserve.cli.bench:bench_command", "Measure a server: first token, prefill, decode, gaps."),
     "pull": ("glmserve.cli.store:pull_command", "Fetch a model and print its path."),
     "verify": ("glmserve.cli.store:verify_command", "Hash stored models again, and repair them."),
+    "score": ("glmserve.cli.score:score_command", "Write a model's logits for a list of token ids."),
     "plugins": ("glmserve.cli.plugins:plugins_command", "List the installed providers of every seam."),
     "profiles": ("glmserve.cli.profiles:profiles_command", "List the shipped profiles."),
 }

@@ -115,7 +115,7 @@ def _check_tensors(checkpoint: Checkpoint, info: ModelInfo) -> None:
     )
 
 
-def _swiglu(gate_up: torch.Tensor, chunk: bool) -> torch.Tensor:
+def swiglu(gate_up: torch.Tensor, chunk: bool) -> torch.Tensor:
     """silu(gate) * up for [rows, 2 * inner].
 
     Decode rows go in groups below torch's threading grain: above it, threads may cut a row where the vector loop leaves
@@ -173,7 +173,7 @@ class LlamaModel(Model):
         taps = {}
         for i, layer in enumerate(self._layers):
             x = x + layer.o(self._attention(layer, i, x, cosine, sine, batch, where, pools))
-            x = x + layer.down(_swiglu(layer.gate_up(self._normed(x, layer.mlp_norm)), batch.segments[0].chunk))
+            x = x + layer.down(swiglu(layer.gate_up(self._normed(x, layer.mlp_norm)), batch.segments[0].chunk))
             if i in batch.taps:
                 taps[i] = x
         if not len(batch.logit_rows):
