@@ -318,7 +318,7 @@ def test_sigterm_in_mid_stream_lets_it_end_and_refuses_others(tmp_path: Path) ->
     begun = threading.Event()
 
     def read() -> None:
-        body = ASK | {"max_tokens": 120, "stream": True, "ignore_eos": True}
+        body = ASK | {"max_tokens": 60, "stream": True, "ignore_eos": True}
         with httpx.stream("POST", server.url + "/v1/chat/completions", json=body, timeout=60) as reply:
             for line in reply.iter_lines():
                 texts.append(line)

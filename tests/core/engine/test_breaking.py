@@ -19,6 +19,7 @@ from glmserve.engine.request import Output
 
 from . import tiny
 from .test_detokenizer import byte_tokenizer
+from .test_exact import Memory
 
 DEADLINE_S = 20.0
 
@@ -133,6 +134,32 @@ def test_a_cache_that_raises_costs_time_and_nothing_else(
     engine = tiny.make_engine(model, cache=cache)
     batch = [tiny.request([3 + i] * 40, 8, ignore_eos=True) for i in range(4)]
     assert tiny.generate(engine, batch) == [serial(one) for one in batch]
+    end(engine)
+
+
+@pytest.mark.parametrize("length", [-1, -100, 0, 7, 10**9])
+def test_a_cache_that_lies_about_lengths_harms_nothing(
+    model: Any, serial: Any, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    monkeypatch.setattr(BrokenCache, "match", lambda self, tokens, salt: Match(length, None))
+    monkeypatch.setattr(BrokenCache, "restore", lambda self, match, pages: min(length, 0))
+    engine = tiny.make_engine(model, cache=BrokenCache)
+    one = tiny.request([5] * 40, 8, ignore_eos=True)
+    assert tiny.generate(engine, [one]) == [serial(one)]
+    end(engine)
+
+
+def test_a_preempted_sequence_does_not_call_its_own_pages_cached(model: Any, serial: Any) -> None:
+    engine = tiny.make_engine(model, cache=Memory, max_context=96, kv_tokens=128)
+    batch = [tiny.request([3 + i] * 40, 50, seed=i, ignore_eos=True) for i in range(4)]
+
+    async def run() -> list[list[Output]]:
+        return await asyncio.gather(*(within(tiny.collect(engine, one)) for one in batch))
+
+    replies = asyncio.run(run())
+    assert engine.status().preemptions > 0
+    assert [tiny.tokens_of(outputs) for outputs in replies] == [serial(one) for one in batch]
+    assert [outputs[-1].usage.cached_tokens for outputs in replies if outputs[-1].usage] == [0] * 4
     end(engine)
 
 

@@ -103,13 +103,14 @@ class Scheduler:
         prompt = sequence.tokens[: sequence.prompt_length]
         try:
             match = self._cache.match(prompt, sequence.request.salt)
-            usable = self._on_grid(min(match.length, len(prompt) - 1))
+            usable = self._on_grid(max(0, min(match.length, len(prompt) - 1)))
             if usable:
                 pages = sequence.pages[: usable // self._pool.page_tokens]
-                sequence.computed = self._on_grid(min(self._cache.restore(match, pages), usable))
+                sequence.computed = self._on_grid(max(0, min(self._cache.restore(match, pages), usable)))
         except Exception:  # costs the time to compute the prompt, nothing else
             log.exception("cache %r failed; the prompt is computed instead", self._cache.name)
-        sequence.cached = sequence.computed
+        if not sequence.preempted:  # its own pages, found again after that, were not cached for the client
+            sequence.cached = sequence.computed
 
     def _on_grid(self, length: int) -> int:
         return length - length % self._options.prefill_chunk
@@ -158,6 +159,7 @@ class Scheduler:
             self._turns.remove(sequence)
         self._pool.release(sequence.pages)
         sequence.computed = 0
+        sequence.preempted = True
         self.waiting.appendleft(sequence)
         self.preemptions += 1
 

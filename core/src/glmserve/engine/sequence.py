@@ -28,7 +28,9 @@ class Sequence:
     pages: list[int] = field(default_factory=list)
     counts: Counter[int] = field(default_factory=Counter)
     """Generated tokens by id, for the penalties."""
+    preempted: bool = False
     cached: int = 0
+    """Prompt tokens that the prefix cache had when it was first admitted."""
     drafted: int = 0
     accepted: int = 0
     observed: int = 0
