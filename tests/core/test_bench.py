@@ -46,6 +46,10 @@ class Scripted:
             while b"\r\n\r\n" not in request:
                 request += connection.recv(65536)
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + reply)
+            connection.shutdown(socket.SHUT_WR)
+            # Closing with unread bytes would reset the connection, and the client could lose the reply.
+            while connection.recv(65536):
+                pass
 
     def close(self):
         self._thread.join()

@@ -1,5 +1,6 @@
 """A page has one owner or is free."""
 
+import psutil
 from glmserve.api import ModelInfo, PagedTensor
 from glmserve.engine.kv import PagePool
 from hypothesis import given
@@ -63,3 +64,13 @@ def test_faults_are_found() -> None:
     assert any("two owners" in fault for fault in pool.check_integrity([pages, pages]))
     assert any("lost" in fault for fault in pool.check_integrity([pages[:1]]))
     assert any("owned and free" in fault for fault in pool.check_integrity([pages, [3]]))
+
+
+def test_a_pool_takes_memory_only_where_it_is_written() -> None:
+    wide = ModelInfo("t", 8, 4, 1, 64, (PagedTensor("k", (64, 64)),), (), "e", ())
+    before = psutil.Process().memory_info().rss
+    pool = PagePool(wide, 4096, 8)  # 512 MiB
+    assert pool.tensors["k"].nbytes == 2**29
+    pool.image(9)["k"].fill_(1)
+    assert psutil.Process().memory_info().rss - before < 2**26
+    assert pool.tensors["k"][10].eq(0).all()

@@ -7,11 +7,18 @@ the other where there is room, so that attention can read a run of pages without
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
 from glmserve.api import ModelInfo
+
+
+def _untouched(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros that take no memory until they are written; torch.zeros would write them all."""
+    return torch.frombuffer(mmap.mmap(-1, math.prod(shape) * dtype.itemsize), dtype=dtype).view(*shape)
 
 
 class PagePool:
@@ -21,7 +28,7 @@ class PagePool:
         self.page_tokens = page_tokens
         self.num_pages = num_pages
         self.tensors: dict[str, torch.Tensor] = {
-            paged.name: torch.zeros((num_pages, page_tokens, *paged.per_token), dtype=getattr(torch, paged.dtype))
+            paged.name: _untouched((num_pages, page_tokens, *paged.per_token), getattr(torch, paged.dtype))
             for paged in info.paged
         }
         self._free = [True] * num_pages
