@@ -179,11 +179,12 @@ def test_what_is_not_http(server: Server) -> None:
     wild += [b"GET / HTTP/1.1\r\nx: " + b"y" * 200_000 + b"\r\n\r\n", os.urandom(4096), b"\r\n" * 1000]
     for data in wild:
         with socket.create_connection((host, int(port)), timeout=10) as connection:
-            connection.sendall(data)
-            connection.shutdown(socket.SHUT_WR)
             try:
+                connection.sendall(data)
+                connection.shutdown(socket.SHUT_WR)
                 answer = connection.recv(4096)
-            except ConnectionResetError:
+            except OSError as error:  # hung up on, at whatever moment; never left waiting
+                assert not isinstance(error, TimeoutError), data[:40]
                 continue
             assert not answer or answer.split()[1].startswith(b"4")
 
