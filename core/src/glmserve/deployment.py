@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
     from glmserve.engine.engine import Engine
     from glmserve.engine.scheduler import EngineOptions
     from glmserve.store.tokenizer import TokenizerBundle
-
-Report = Callable[[str, int, int], None]
-"""report(phase, done_bytes, total_bytes)"""
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -66,8 +62,6 @@ class Deployment:
 
     engine: Engine
     tokenizer: TokenizerBundle
-    profile: Profile
-    plan: Plan
 
 
 @dataclass(frozen=True)
@@ -90,7 +84,7 @@ def plan(profile: Profile, plugins: Plugins) -> Plan:
     return _plan(profile, plugins, None if path is None else _resolve(path, profile, plugins))
 
 
-def build(profile: Profile, plugins: Plugins, report: Report | None = None) -> Deployment:
+def build(profile: Profile, plugins: Plugins) -> Deployment:
     """Fetch what is missing, load the model and assemble the engine. Call `engine.start()` to run it."""
     from glmserve.engine.engine import Engine
     from glmserve.store.progress import show_progress
@@ -100,18 +94,12 @@ def build(profile: Profile, plugins: Plugins, report: Report | None = None) -> D
 
     _check_providers(profile, plugins)
     with show_progress() as fetched:
-        path = pull(parse_source(profile.model.source), profile.model.sha256 or None, report or fetched)
+        path = pull(parse_source(profile.model.source), profile.model.sha256 or None, fetched)
     resolved = _resolve(path, profile, plugins)
     info = resolved.info
-    planned = _plan(profile, plugins, resolved)
     tokenizer = load_tokenizer(path)
-
-    def progress(done_bytes: int, total_bytes: int) -> None:
-        if report is not None:
-            report("loading the model", done_bytes, total_bytes)
-
     quantization = plugins.quantization(resolved.quantization)()
-    model = plugins.family(resolved.family)().load(resolved.checkpoint, quantization, info, progress)
+    model = plugins.family(resolved.family)().load(resolved.checkpoint, quantization, info)
     topology = Topology(profile.transport.hosts, profile.transport.options)
     engine = Engine(
         model=model,
@@ -123,7 +111,7 @@ def build(profile: Profile, plugins: Plugins, report: Report | None = None) -> D
         fingerprint=f"{resolved.checkpoint.fingerprint}:{resolved.quantization}:{profile.engine.kv_dtype}",
         link=plugins.transport(profile.transport.name)().open(topology, 0),
     )
-    return Deployment(engine, tokenizer, profile, planned)
+    return Deployment(engine, tokenizer)
 
 
 def engine_options(profile: Profile, model_context: int | None = None) -> EngineOptions:
@@ -192,9 +180,9 @@ def _resolve(path: Path, profile: Profile, plugins: Plugins) -> _Resolved:
     checkpoint = open_checkpoint(path)
     family = profile.model.family
     if family == "auto":
-        asked = tuple(checkpoint.config.get("architectures") or ())
-        fitting = [f.name for f in plugins.all("family") if f.architectures & set(asked)]
+        fitting = plugins.families_of(checkpoint)
         if not fitting:
+            asked = checkpoint.config.get("architectures") or ()
             raise CheckpointError(
                 f"No installed model family runs {', '.join(map(str, asked)) or 'an unnamed architecture'} ({path}); "
                 f"there is {', '.join(plugins.names('family'))}."
@@ -202,7 +190,7 @@ def _resolve(path: Path, profile: Profile, plugins: Plugins) -> _Resolved:
         family = fitting[0]
     quantization = profile.model.quantization
     if quantization == "auto":
-        fitting = [q.name for q in plugins.all("quantization") if q.detect(checkpoint)]
+        fitting = plugins.quantizations_of(checkpoint)
         if len(fitting) != 1:
             found = " and ".join(fitting) or "no installed quantization"
             raise CheckpointError(
@@ -238,8 +226,7 @@ def _plan(profile: Profile, plugins: Plugins, resolved: _Resolved | None) -> Pla
 
 def _pool_tokens(profile: Profile) -> int:
     """engine.kv_tokens in whole pages."""
-    page = profile.engine.page_tokens
-    return -(-profile.engine.kv_tokens // page) * page
+    return engine_options(profile).num_pages * profile.engine.page_tokens
 
 
 def _memory(profile: Profile, quantization: Quantization, resolved: _Resolved) -> Memory:

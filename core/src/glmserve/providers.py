@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol, cast
 
-from glmserve.api import Drafter, ModelFamily, PluginError, PrefixCache, Quantization, Transport
+from glmserve.api import Checkpoint, Drafter, ModelFamily, PluginError, PrefixCache, Quantization, Transport
 from glmserve.nearest import nearest
 
 SELECTION = "GLMSERVE_PLUGINS"
@@ -108,6 +108,15 @@ class Plugins:
     def all(self, kind: Kind) -> list[type[Any]]:
         """Every provider of a seam, by name."""
         return [self._providers[kind][name][0] for name in self.names(kind)]
+
+    def families_of(self, checkpoint: Checkpoint) -> list[str]:
+        """Names of the families that run the checkpoint's architecture."""
+        asked = set(checkpoint.config.get("architectures") or ())
+        return [family.name for family in self.all("family") if family.architectures & asked]
+
+    def quantizations_of(self, checkpoint: Checkpoint) -> list[str]:
+        """Names of the quantizations that say that they read the checkpoint."""
+        return [quantization.name for quantization in self.all("quantization") if quantization.detect(checkpoint)]
 
     def describe(self) -> list[ProviderRecord]:
         """One record for each provider, seam by seam."""

@@ -37,11 +37,9 @@ def test_filters_agree_with_the_slow_way(logits: np.ndarray, top_k: int, top_p: 
     params = SamplingParams(top_k=top_k, top_p=top_p, min_p=min_p)
     got = set(candidates(logits.astype(np.float64), params).tolist())
     expected = reference_candidates(logits.astype(np.float64), params)
-    # The running sums of the two may differ by an ulp, so one value at the nucleus' or min-p's edge may differ each.
-    assert len(got ^ expected) <= 2
+    # The nucleus may differ by one ulp of the running sum at its edge.
+    assert len(got ^ expected) <= 1
     assert got & expected
-    if top_p == 1.0:
-        assert len(got ^ expected) <= 1
 
 
 def test_a_nucleus_takes_the_larger_of_two_whose_exponentials_round_to_one() -> None:

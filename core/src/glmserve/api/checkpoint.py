@@ -60,3 +60,14 @@ class Checkpoint(ABC):
             return self.tensors[name]
         except KeyError:
             raise CheckpointError(f"{self.path} has no tensor {name!r}, which this model family needs.") from None
+
+    def require_rows(self, name: str, rows: torch.Tensor) -> TensorInfo:
+        """The header of `name`, for a reader of `rows` (int64 [n]). Raises CheckpointError when they are not there."""
+        from .errors import CheckpointError
+
+        info = self.require(name)
+        if len(info.shape) != 2:
+            raise CheckpointError(f"{self.path}: tensor {name!r} has shape {info.shape}, and only 2-D ones have rows.")
+        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < info.shape[0]:
+            raise CheckpointError(f"{self.path}: tensor {name!r} has {info.shape[0]} rows, and a row beyond was asked.")
+        return info

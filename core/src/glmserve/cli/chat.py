@@ -165,11 +165,12 @@ def _history() -> Iterator[None]:
     except ImportError:  # a Python built without it
         yield
         return
+    from glmserve.store.download import make_private
     from glmserve.store.pull import store_dir
 
     path = store_dir() / "chat_history"
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         # Created with its mode, not changed afterwards: there must be no moment when others can read it.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         path.chmod(0o600)

@@ -66,14 +66,12 @@ def read_ids(path: Path) -> list[int]:
 
 def providers(checkpoint: Checkpoint, plugins: Plugins) -> tuple[ModelFamily, Quantization]:
     """The installed family and quantization that fit. Raises CheckpointError when not exactly one does."""
-    asked = set(checkpoint.config.get("architectures") or ())
-    families = [f for f in plugins.all("family") if f.architectures & asked]
-    quantizations = [q for q in plugins.all("quantization") if q.detect(checkpoint)]
+    families, quantizations = plugins.families_of(checkpoint), plugins.quantizations_of(checkpoint)
     for what, found in (("model family", families), ("quantization", quantizations)):
         if len(found) != 1:
-            names = " and ".join(p.name for p in found) or "none"
+            names = " and ".join(found) or "none"
             raise CheckpointError(f"{checkpoint.path} needs one {what} that reads it; of the installed, {names} does.")
-    return families[0](), quantizations[0]()
+    return plugins.family(families[0])(), plugins.quantization(quantizations[0])()
 
 
 def score(model: Model, ids: Sequence[int]) -> torch.Tensor:

@@ -60,8 +60,7 @@ class Engine:
         self.exact = model.row_invariant
         self._eos_ids = eos_ids
         self._link = link
-        self._drafter = drafter
-        self._pool = PagePool(model.info, -(-options.kv_tokens // options.page_tokens), options.page_tokens)
+        self._pool = PagePool(model.info, options.num_pages, options.page_tokens)
         self._cache = cache(self._pool, fingerprint, cache_options)
         self._scheduler = Scheduler(self._pool, self._cache, options)
         self._runner = Runner(model, self._pool, drafter.taps)
@@ -277,7 +276,6 @@ class Engine:
             self._end(sequence, Output(finish_reason="error", error=error, usage=sequence.usage()))
 
     def _end(self, sequence: Sequence, output: Output) -> None:
-        sequence.finished = output.finish_reason
         self._scheduler.release(sequence)
         self._committer.forget(sequence)
         with self._wake:

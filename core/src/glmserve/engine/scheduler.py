@@ -41,6 +41,11 @@ class EngineOptions:
     """Sequences that may wait beyond `max_sequences`; one more is refused."""
     draft_depth: int = 4
 
+    @property
+    def num_pages(self) -> int:
+        """Pages that hold `kv_tokens`."""
+        return -(-self.kv_tokens // self.page_tokens)
+
     def __post_init__(self) -> None:
         if self.prefill_chunk % self.page_tokens:
             raise ConfigError(

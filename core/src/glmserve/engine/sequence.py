@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .request import FinishReason, Output, Request, Usage
+from .request import Output, Request, Usage
 
 
-@dataclass
+@dataclass(eq=False)  # one that is looked for in a queue is that very one
 class Sequence:
     """Invariant: pages hold entries for positions [0, computed), and `tokens` is prompt then generated.
 
@@ -37,7 +37,6 @@ class Sequence:
     """Positions the drafter has been told of."""
     undraftable: bool = False
     """The drafter missed tokens of it, and may only be told of consecutive ones."""
-    finished: FinishReason | None = None
     aborted: bool = False
 
     def __post_init__(self) -> None:

@@ -69,11 +69,7 @@ class GgufCheckpoint(Checkpoint):
         return stored.view(heads, rows // heads // 2, 2, -1).transpose(1, 2).reshape(stored.shape)
 
     def read_rows(self, name: str, rows: torch.Tensor) -> torch.Tensor:
-        info = self.require(name)
-        if len(info.shape) != 2:
-            raise CheckpointError(f"{self.path}: tensor {name!r} has shape {info.shape}, and only 2-D ones have rows.")
-        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < info.shape[0]:
-            raise CheckpointError(f"{self.path}: tensor {name!r} has {info.shape[0]} rows, and a row beyond was asked.")
+        info = self.require_rows(name, rows)
         heads = self._heads.get(name)
         if heads is not None:
             size = info.shape[0] // heads

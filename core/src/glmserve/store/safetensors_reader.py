@@ -86,11 +86,7 @@ class SafetensorsCheckpoint(Checkpoint):
         return tensor
 
     def read_rows(self, name: str, rows: torch.Tensor) -> torch.Tensor:
-        info = self.require(name)
-        if len(info.shape) != 2:
-            raise CheckpointError(f"{self.path}: tensor {name!r} has shape {info.shape}, and only 2-D ones have rows.")
-        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < info.shape[0]:
-            raise CheckpointError(f"{self.path}: tensor {name!r} has {info.shape[0]} rows, and a row beyond was asked.")
+        self.require_rows(name, rows)
         # The tensor is a memory map: indexing touches the pages of these rows only.
         return self.read(name)[rows]
 

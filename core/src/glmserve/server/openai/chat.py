@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Request, Response
 
 from glmserve.api import RequestError
-from glmserve.engine.request import Output
 from glmserve.engine.request import TokenLogprob as EngineLogprob
 
-from ..errors import declared
 from ..limits import JsonRoute
 from ..tokenize import TokenText, encode_chat
-from .generate import Call, check_extra, include_usage, sequences_of
+from .generate import LEAST, STREAMED, Call, check_extra, include_usage, sequences_of
 from .models import check_model
 from .types import (
     ChatChoice,
@@ -31,17 +29,11 @@ if TYPE_CHECKING:
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=JsonRoute)
 
-LEAST = -9999.0
-"""What JSON says for a log-probability of minus infinity."""
-
 
 @router.post(
     "/chat/completions",
     response_model=ChatReply,
-    responses={
-        **declared(400, 401, 404, 413, 415, 429, 500, 503),
-        200: {"content": {"text/event-stream": {}}},
-    },
+    responses=STREAMED,
 )
 async def chat_completions(body: ChatRequest, request: Request) -> ChatReply | Response:
     """Continue a conversation; with `stream`, as server-sent events."""
@@ -87,9 +79,6 @@ def _max_tokens(body: ChatRequest) -> int | None:
 
 
 async def _reply(call: Call, logprobs: bool) -> ChatReply:
-    outputs: list[list[Output]] = [[] for _ in call.sequences]
-    async for index, output in call.outputs():
-        outputs[index].append(output)
     choices = [
         ChatChoice(
             index=index,
@@ -97,7 +86,7 @@ async def _reply(call: Call, logprobs: bool) -> ChatReply:
             logprobs=_logprobs([one for part in parts for one in part.logprobs], call.token_text) if logprobs else None,
             finish_reason="stop" if parts[-1].finish_reason == "stop" else "length",
         )
-        for index, parts in enumerate(outputs)
+        for index, parts in enumerate(await call.collected())
     ]
     return ChatReply(
         id=f"chatcmpl-{call.id}", created=call.created, model=call.model, choices=choices, usage=call.usage()
@@ -112,14 +101,11 @@ async def _chunks(call: Call, logprobs: bool, wants_usage: bool) -> AsyncIterato
         "created": call.created,
         "model": call.model,
     }
-    if wants_usage:
-        head_usage: dict[str, Any] = {"usage": None}
-    else:
-        head_usage = {}
+    nothing: dict[str, Any] = {"usage": None} if wants_usage else {}
 
     def chunk(index: int, delta: dict[str, str], finish: str | None = None, scores: Any = None) -> dict[str, Any]:
         choice = {"index": index, "delta": delta, "logprobs": scores, "finish_reason": finish}
-        return {**head, "choices": [choice], **head_usage}
+        return {**head, "choices": [choice], **nothing}
 
     for index in range(len(call.sequences)):
         yield chunk(index, {"role": "assistant", "content": ""})

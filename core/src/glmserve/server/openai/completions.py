@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Request, Response
 
 from glmserve.api import RequestError
-from glmserve.engine.request import Output
 from glmserve.engine.request import TokenLogprob as EngineLogprob
 
-from ..errors import declared
 from ..limits import MAX_SEQUENCES, JsonRoute
 from ..tokenize import TokenText, check_token_ids, encode_text
-from .chat import LEAST
-from .generate import Call, check_extra, include_usage, sequences_of
+from .generate import LEAST, STREAMED, Call, check_extra, include_usage, sequences_of
 from .models import check_model
 from .types import CompletionReply, CompletionRequest, TextChoice, TextLogprobs
 
@@ -30,10 +27,7 @@ DEFAULT_TOKENS = 16
 @router.post(
     "/completions",
     response_model=CompletionReply,
-    responses={
-        **declared(400, 401, 404, 413, 415, 429, 500, 503),
-        200: {"content": {"text/event-stream": {}}},
-    },
+    responses=STREAMED,
 )
 async def completions(body: CompletionRequest, request: Request) -> CompletionReply | Response:
     """Continue a text; with `stream`, as server-sent events."""
@@ -97,9 +91,6 @@ def _echoes(serving: Serving, body: CompletionRequest, prompts: Sequence[tuple[i
 
 
 async def _reply(call: Call, echoes: Sequence[str], logprobs: bool) -> CompletionReply:
-    outputs: list[list[Output]] = [[] for _ in call.sequences]
-    async for index, output in call.outputs():
-        outputs[index].append(output)
     choices = [
         TextChoice(
             index=index,
@@ -109,7 +100,7 @@ async def _reply(call: Call, echoes: Sequence[str], logprobs: bool) -> Completio
             else None,
             finish_reason="stop" if parts[-1].finish_reason == "stop" else "length",
         )
-        for index, parts in enumerate(outputs)
+        for index, parts in enumerate(await call.collected())
     ]
     return CompletionReply(
         id=f"cmpl-{call.id}", created=call.created, model=call.model, choices=choices, usage=call.usage()

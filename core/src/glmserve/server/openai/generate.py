@@ -19,7 +19,7 @@ from glmserve.engine.request import Request as Sequence_
 from glmserve.engine.request import Usage as SequenceUsage
 
 from .. import sse
-from ..errors import envelope
+from ..errors import declared, envelope
 from ..limits import MAX_SEQUENCES, completion_room
 from ..metrics import SequenceTimer
 from ..tokenize import check_token_ids
@@ -34,6 +34,13 @@ log = logging.getLogger("glmserve.server")
 
 T = TypeVar("T")
 _MASK = 2**64 - 1
+LEAST = -9999.0
+"""What JSON says for a log-probability of minus infinity."""
+STREAMED: dict[int | str, dict[str, Any]] = {
+    **declared(400, 401, 404, 413, 415, 429, 500, 503),
+    200: {"content": {"text/event-stream": {}}},
+}
+"""Answers of a route that can stream, for the API's own description."""
 
 
 class ModelFault(GlmserveError):
@@ -95,6 +102,13 @@ class Call:
         finally:
             for future in coming:
                 future.cancel()
+
+    async def collected(self) -> list[list[Output]]:
+        """All outputs of each sequence. Raises as `outputs` does."""
+        parts: list[list[Output]] = [[] for _ in self.sequences]
+        async for index, output in self.outputs():
+            parts[index].append(output)
+        return parts
 
     def usage(self) -> Usage:
         """Of the whole call; a prompt counts once, however many choices continue it."""
