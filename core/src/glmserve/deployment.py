@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glmserve.api import CheckpointError, Component, ConfigError, PluginError, Topology
+from glmserve.api import CheckpointError, ConfigError, PluginError, Topology
 from glmserve.plugins import PROJECT, Kind, Owner, Plugins, owner_of
 from glmserve.profiles import Profile
 
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from glmserve.store.tokenizer import TokenizerBundle
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class Component:
+    name: str
+    kind: str
+    license: str
+    source: str
 
 
 @dataclass(frozen=True)

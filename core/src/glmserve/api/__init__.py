@@ -1,8 +1,11 @@
-"""The public contract: all that a plugin may import of glmserve."""
+"""The public contract: all that a plugin may import of glmserve.
+
+`glmserve.api.components`, the model of licence manifests, belongs to it too; a plugin ships its manifest as a file and
+rarely needs the module.
+"""
 
 from .caching import Match, Pages, PrefixCache
 from .checkpoint import Checkpoint, TensorInfo
-from .components import Component
 from .drafting import Draft, Drafter
 from .errors import (
     CheckpointError,
@@ -23,7 +26,6 @@ from .transport import Finding, Link, Topology, Transport
 __all__ = [
     "Checkpoint",
     "CheckpointError",
-    "Component",
     "ConfigError",
     "Draft",
     "Drafter",
