@@ -24,8 +24,18 @@ Delivery = Literal["bundled", "fetch", "user-supplied"]
 """bundled: the bytes come with the distribution; fetch: the user's machine fetches them from the publisher;
 user-supplied: the user put them there."""
 Relation = Literal[
-    *("verbatim", "reshard", "format", "quantize", "finetune", "merge", "prune", "pad", "config-edit"),
-    *("distill", "vendored", "snippet"),
+    "verbatim",
+    "reshard",
+    "format",
+    "quantize",
+    "finetune",
+    "merge",
+    "prune",
+    "pad",
+    "config-edit",
+    "distill",
+    "vendored",
+    "snippet",
 ]
 """How a component was made from its ancestor. verbatim keeps it unmodified; reshard and format are lossless; distill
 adds notices and gates only; everything else is a modification."""
