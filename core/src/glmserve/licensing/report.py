@@ -196,7 +196,9 @@ class Report:
 
     @property
     def intact(self) -> bool:
-        return not any(f.code in INTEGRITY for row in self.rows for f in row.component.findings)
+        rulings = (ruling for row in self.rows for ruling in row.rulings.values())
+        found = [f for row in self.rows for f in row.component.findings] + [f for r in rulings for f in r.findings]
+        return not any(f.code in INTEGRITY for f in found)
 
     def find(self, component_id: str) -> Row:
         """Raises KeyError."""
