@@ -33,15 +33,18 @@ ALLOWED: dict[str, set[str]] = {
     # A client that measures servers from outside, ours and others.
     "bench": {"api"},
     "licensing": {"api"},
-    "profiles": {"api", "nearest"},
+    # [licenses] of a profile is the audit's own schema.
+    "profiles": {"api", "licensing", "nearest"},
     # The built-in providers are a plugin that happens to lie in the core: it alone reaches into the packages.
     "builtins": {"api", "engine", "models"},
     "providers": {"api", "nearest"},
     "plugins": {"api", "nearest", "providers", "builtins"},
+    # Which components a profile consists of: where profiles, plugins, the store and the audit meet.
+    "assembly": {"api", "licensing", "nearest", "plugins", "profiles", "store"},
     # Where profiles, plugins and the engine meet; the command line is its only user.
-    "deployment": {"api", "plugins", "providers", "profiles", "licensing", "engine", *BELOW_ENGINE},
+    "deployment": {"api", "assembly", "plugins", "providers", "profiles", "licensing", "engine", *BELOW_ENGINE},
     "cli": {
-        *("api", "bench", "deployment", "plugins", "providers", "profiles", "licensing", "nearest"),
+        *("api", "assembly", "bench", "deployment", "plugins", "providers", "profiles", "licensing", "nearest"),
         *("server", "engine", *BELOW_ENGINE),
     },
 }

@@ -106,15 +106,17 @@ class Grant(_Table):
 class LicensesSection(_Table):
     """Everything an audit wants to know from the user."""
 
-    facts: Facts = Facts()
-    policy: OrganisationPolicy = OrganisationPolicy()
-    clarify: tuple[Clarification, ...] = Field((), strict=False)
-    exceptions: tuple[Exception_, ...] = Field((), strict=False)
-    grants: tuple[Grant, ...] = Field((), strict=False)
-    catalogue: tuple[Text, ...] = Field((), strict=False)
-    """Files with terms of the user's own, relative to the file that names them; marked `local` in every report."""
-    service: bool = False
-    """Third parties reach the model over an API."""
+    facts: Facts = Field(Facts(), description="What only you know: purpose, and the facts that gates ask for.")
+    policy: OrganisationPolicy = Field(OrganisationPolicy(), description="Licences that your organisation lets in.")
+    clarify: tuple[Clarification, ...] = Field(
+        (), strict=False, description="What the licence texts of a distribution are."
+    )
+    exceptions: tuple[Exception_, ...] = Field((), strict=False, description="What your organisation lets through.")
+    grants: tuple[Grant, ...] = Field((), strict=False, description="What a licensor permitted you in writing.")
+    catalogue: tuple[Text, ...] = Field(
+        (), strict=False, description="Files with terms of your own, marked as such in every report."
+    )
+    service: bool = Field(False, description="Third parties reach the model over an API.")
 
 
 def load_policy(path: Path) -> LicensesSection:
