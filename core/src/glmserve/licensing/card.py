@@ -23,7 +23,7 @@ class _Loader(yaml.SafeLoader):
     """Plain YAML without tags for Python objects, and with one value a key."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1:
                 raise CardError(f"it gives {key!r} twice")

@@ -50,6 +50,13 @@ class Facts(_Table):
     def get(self, name: str) -> bool | Document | None:
         return (self.__pydantic_extra__ or {}).get(name)
 
+    def shown(self) -> dict[str, bool | str]:
+        """All facts, for a record: of a document its digest."""
+        shown: dict[str, bool | str] = {} if self.purpose is None else {"purpose": self.purpose}
+        for name, value in (self.__pydantic_extra__ or {}).items():
+            shown[name] = value.sha256 if isinstance(value, Document) else value
+        return shown
+
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self.__pydantic_extra__ or {})
