@@ -41,10 +41,23 @@ ALLOWED: dict[str, set[str]] = {
     "plugins": {"api", "nearest", "providers", "builtins"},
     # Which components a profile consists of: where profiles, plugins, the store and the audit meet.
     "assembly": {"api", "licensing", "nearest", "plugins", "profiles", "store"},
+    # May it start? The audit of a profile, asked by the command line before anything is loaded.
+    "clearance": {"api", "assembly", "licensing", "profiles"},
     # Where profiles, plugins and the engine meet; the command line is its only user.
-    "deployment": {"api", "assembly", "plugins", "providers", "profiles", "licensing", "engine", *BELOW_ENGINE},
+    "deployment": {"api", "plugins", "providers", "profiles", "engine", *BELOW_ENGINE},
     "cli": {
-        *("api", "assembly", "bench", "deployment", "plugins", "providers", "profiles", "licensing", "nearest"),
+        *(
+            "api",
+            "assembly",
+            "bench",
+            "clearance",
+            "deployment",
+            "plugins",
+            "providers",
+            "profiles",
+            "licensing",
+            "nearest",
+        ),
         *("server", "engine", *BELOW_ENGINE),
     },
 }

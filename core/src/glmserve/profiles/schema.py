@@ -118,6 +118,11 @@ class Profile(Section):
 
     _origins: Origins = PrivateAttr(default_factory=Origins)
 
+    def with_drafter(self, name: str) -> Profile:
+        """The profile with another drafter provider, and without the options of its own."""
+        drafter = self.drafter.model_copy(update={"name": name, "options": {}})
+        return self.model_copy(update={"drafter": drafter})
+
     def where(self, key: str) -> str:
         """What set the dotted `key`: "local.toml:12", "--set drafter.name" or "GLMSERVE_DRAFTER_NAME"."""
         return self._origins.where(tuple(key.split(".")))
