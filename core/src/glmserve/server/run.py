@@ -44,7 +44,8 @@ def serve(settings: ServerSettings, load: Load, licenses: Licenses | None = None
     """Serve until a signal ends it. `load` gives an engine that is not started, its tokenizer and the served name.
 
     The socket is bound before anything is loaded, so a port in use is known at once, and health checks are answered
-    during the load. `licenses` is the audit that let the model in, for /status and the banner. Raises what `load` raises, ConfigError for the key file, and AddressError.
+    during the load. `licenses` is the audit that let the model in, for /status and the banner. Raises what `load`
+    raises, ConfigError for the key file, and AddressError.
     """
     keys = read_keys(Path(settings.api_key_file)) if settings.api_key_file else ()
     listener = bind(settings.host, settings.port)
