@@ -32,9 +32,9 @@ ALLOWED: dict[str, set[str]] = {
     "server": {"api", "engine", *BELOW_ENGINE},
     # A client that measures servers from outside, ours and others.
     "bench": {"api"},
-    "licensing": {"api"},
     # [licenses] of a profile is the audit's own schema.
     "profiles": {"api", "licensing", "nearest"},
+    "licensing": {"api", "nearest"},
     # The built-in providers are a plugin that happens to lie in the core: it alone reaches into the packages.
     "builtins": {"api", "engine", "models"},
     "providers": {"api", "nearest"},

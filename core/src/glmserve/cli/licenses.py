@@ -121,7 +121,7 @@ def show_command(license_id: str, whole: bool) -> None:
         raise ConfigError(f"{license_id!r} is no licence identifier: {error}.") from None
     terms = catalogue.find(license) if isinstance(license, License) else None
     if not isinstance(license, License) or terms is None:
-        known = ", ".join(catalogue.ids)
+        known = ", ".join(row.id for row in catalogue.rows)
         raise ConfigError(f"{license} is not in the catalogue; it has {known}.")
     if not whole:
         click.echo("\n".join(describe_terms(license, terms)))
