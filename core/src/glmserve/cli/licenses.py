@@ -175,7 +175,7 @@ def accept_command(
 
     from glmserve.licensing.acceptance import accept, check_token, default_file
     from glmserve.licensing.audit import Question
-    from glmserve.licensing.verdict import texts_to_accept
+    from glmserve.licensing.found import texts_to_accept
 
     assembly, report = audited(profile, Question(), policy_file, drafter, overrides)
     catalogue = catalogue_for(assembly)

@@ -44,7 +44,7 @@ def explain_component(row: Row, catalogue: Catalogue) -> Iterator[str]:
         yield _line("made from", f"{ancestor.id} ({ancestor.relation})")
     for license in _leaves(row.declared):
         terms = catalogue.find(license)
-        local = " (your own terms, not reviewed by the project)" if terms is not None and terms.local else ""
+        local = " (your own terms, not reviewed by the project)" if terms is not None and terms.id in catalogue.local else ""
         said = f"{terms.summary}{local}" if terms is not None else "not in the reviewed catalogue"
         yield _line("terms", f"{license}: {said}")
     for text in row.component.texts:
