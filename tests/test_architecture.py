@@ -41,6 +41,8 @@ ALLOWED: dict[str, set[str]] = {
     "plugins": {"api", "nearest", "providers", "builtins"},
     # Which components a profile consists of: where profiles, plugins, the store and the audit meet.
     "assembly": {"api", "licensing", "nearest", "plugins", "profiles", "store"},
+    # What of a profile `glmserve bundle` packs.
+    "bundling": {"api", "assembly", "licensing", "profiles"},
     # May it start? The audit of a profile, asked by the command line before anything is loaded.
     "clearance": {"api", "assembly", "licensing", "profiles"},
     # Where profiles, plugins and the engine meet; the command line is its only user.

@@ -20,7 +20,7 @@ from glmserve.licensing.acceptance import Ledger, default_file, read_ledger
 from glmserve.licensing.audit import Question, audit
 from glmserve.licensing.catalogue import Catalogue, load_catalogue
 from glmserve.licensing.evidence import Progress, gather
-from glmserve.licensing.installed import FoundManifest, closure, distributions, manifests, shipped_clarifications
+from glmserve.licensing.installed import FoundManifest, closure, distributions, manifests
 from glmserve.licensing.pins import unpinned
 from glmserve.licensing.policy import LicensesSection, OrganisationPolicy, anchored, joined
 from glmserve.licensing.report import Component, Report
@@ -69,20 +69,22 @@ def assemble(
     section = anchored(profile.licenses, profile.directory)
     if policy is not None:
         section = joined(section, policy)
-    found = {f.manifest.id: f for f in manifests()}
+    found = {f.manifest.id: f for f in manifests(python_paths)}
     code = {*CODE, *selected_distributions(environ)}
     shipped = [f for f in found.values() if f.manifest.kind == "code" and f.distribution in code]
     components = [_gathered(f, f.root, progress) for f in shipped]
     components += _model(profile, found, progress)
     components += [_drafter_part(found, id, progress) for id in _drafter_parts(profile, drafter)]
     components += [_single_file(path) for path in profile.plugin_files]
-    clarify = (*section.clarify, *shipped_clarifications())
     described = {f.distribution for f in shipped}
-    installed = distributions(python_paths, clarify, skip=described)
-    bare = [c for c in installed if c.distribution in code]
-    components += [replace(c, environment=False) for c in bare]
-    needed = closure(installed, code) if not environment else {c.distribution for c in installed}
-    components += [c for c in installed if c.distribution in needed - code]
+    installed = distributions(python_paths, section.clarify, described, verify=progress is not None)
+    wanted = None if environment else closure(code, python_paths)
+    for part in installed:
+        if part.distribution in code:
+            # A plugin without a manifest of its own is judged by its metadata.
+            components.append(replace(part, environment=False))
+        elif wanted is None or part.distribution in wanted:
+            components.append(part)
     ids = {component.id for component in components}
     ancestors = tuple(_gathered(f, None, None) for f in found.values() if f.manifest.id not in ids)
     return Assembly(profile.profile.name, tuple(components), ancestors, section)
@@ -116,7 +118,8 @@ def _gathered(found: FoundManifest, root: Path | None, progress: Progress | None
     if manifest.kind == "code" and not manifest.version:
         manifest = manifest.model_copy(update={"version": found.version})
     distribution = found.distribution if manifest.kind == "code" else ""
-    return gather(manifest, root, found.source, distribution=distribution, progress=progress)
+    gathered = gather(manifest, root, found.source, distribution=distribution, progress=progress)
+    return replace(gathered, findings=(*gathered.findings, *found.findings))
 
 
 def _named(found: Mapping[str, FoundManifest], id: str, key: str) -> FoundManifest:

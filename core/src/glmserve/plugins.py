@@ -70,9 +70,9 @@ def load_plugins(extra: Path | Sequence[Path] | None = None, environ: Mapping[st
 
 
 def selected_distributions(environ: Mapping[str, str] = os.environ) -> frozenset[str]:
-    """Names of the distributions whose plugins would load, without loading them."""
+    """Normalised names of the distributions whose plugins would load, without loading them."""
     points = _selected(entry_points(group=PROJECT), environ.get(SELECTION))
-    return frozenset(point.dist.name for point in points if point.dist is not None)
+    return frozenset(_normal(point.dist.name) for point in points if point.dist is not None)
 
 
 def owner_of(name: str) -> Owner:

@@ -45,8 +45,6 @@ def audited(
         click.echo(f"glmserve: every user of this machine can change {policy_file}.", err=True)
     assembly = assemble(loaded, policy=policy, **options)
     report = audit_profile(assembly, question, policies=() if policy is None else (policy.policy,))
-    for warning in report.warnings:
-        click.echo(f"glmserve: {warning}.", err=True)
     return assembly, report
 
 

@@ -44,8 +44,9 @@ def explain_component(row: Row, catalogue: Catalogue) -> Iterator[str]:
         yield _line("made from", f"{ancestor.id} ({ancestor.relation})")
     for license in _leaves(row.declared):
         terms = catalogue.find(license)
-        local = " (your own terms, not reviewed by the project)" if terms is not None and terms.id in catalogue.local else ""
-        said = f"{terms.summary}{local}" if terms is not None else "not in the reviewed catalogue"
+        said = terms.summary if terms is not None else "not in the reviewed catalogue"
+        if terms is not None and terms.id in catalogue.local:
+            said += " (your own terms, not reviewed by the project)"
         yield _line("terms", f"{license}: {said}")
     for text in row.component.texts:
         yield _line("text", f"{text.path}, sha256 {text.sha256}")

@@ -133,6 +133,11 @@ class Profile(Section):
         return self._origins.path.parent
 
     @property
+    def source_text(self) -> str:
+        """The profile's file, word for word."""
+        return self._origins.path.read_text("utf-8")
+
+    @property
     def plugin_files(self) -> tuple[Path, ...]:
         """plugins.files, made absolute."""
         return tuple(self.directory / name for name in self.plugins.files)
