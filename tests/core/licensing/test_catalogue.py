@@ -193,7 +193,7 @@ def test_a_row_of_the_users_own_brings_its_text(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="not the one on record"):
         load(tmp_path, ROW + text % digest("Foo may be sold.")).text(License("LicenseRef-Foo"))
     (tmp_path / "foo.txt").unlink()
-    with pytest.raises(ConfigError, match="foo[.]txt cannot be read"):
+    with pytest.raises(ConfigError, match=r"foo\.txt cannot be read"):
         load(tmp_path, ROW + text % digest("Foo may be used.")).text(License("LicenseRef-Foo"))
 
 
