@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 USES = ("run-local", "run-commercial", "redistribute-source", "redistribute-image", "publish-weights")
 THRESHOLDS = ("conditions", "action", "unknown", "deny", "never")
 INTEGRITY_EXIT = 3
+PIPE_WIDTH = 110
+"""Columns of a table that no terminal shows."""
 
 
 class DefaultGroup(click.Group):
@@ -282,7 +285,7 @@ def _print(report: Report, form: str, catalogue: Catalogue) -> None:
     from glmserve.licensing.report_json import to_json
 
     if form == "table":
-        click.echo(table(report), nl=False)
+        click.echo(table(report, shutil.get_terminal_size((PIPE_WIDTH, 0)).columns), nl=False)
     elif form == "markdown":
         click.echo(markdown(report), nl=False)
     else:
