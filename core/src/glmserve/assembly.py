@@ -43,6 +43,8 @@ class Assembly:
     components: tuple[Component, ...]
     ancestors: tuple[Component, ...]
     section: LicensesSection
+    drafters: tuple[str, ...] = ()
+    """Other drafters than the profile's, as ways out of its terms."""
 
 
 def catalogue_of(section: LicensesSection) -> Catalogue:
@@ -87,7 +89,7 @@ def assemble(
             components.append(part)
     ids = {component.id for component in components}
     ancestors = tuple(_gathered(f, None, None) for f in found.values() if f.manifest.id not in ids)
-    return Assembly(profile.profile.name, tuple(components), ancestors, section)
+    return Assembly(profile.profile.name, tuple(components), ancestors, section, _other_drafters(profile))
 
 
 def audit_profile(
@@ -107,10 +109,17 @@ def audit_profile(
         question,
         ancestors=assembly.ancestors,
         policies=policies,
+        drafters=assembly.drafters,
         ledger=read_ledger(default_file()) if ledger is None else ledger,
         today=today,
         versions={"glmserve": version(PROJECT)},
     )
+
+
+def _other_drafters(profile: Profile) -> tuple[str, ...]:
+    others = dict.fromkeys(filter(None, (profile.drafter.fallback, "none")))
+    note = {"mtp": " (the model's own layer, under the model's licence)"}
+    return tuple(f"--drafter {name}{note.get(name, '')}" for name in others if name != profile.drafter.name)
 
 
 def _gathered(found: FoundManifest, root: Path | None, progress: Progress | None) -> Component:

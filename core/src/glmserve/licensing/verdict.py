@@ -29,6 +29,11 @@ def worst(findings: Sequence[Finding]) -> Verdict:
 def judge(case: Case, component: Component, use: Use) -> list[Finding]:
     """All findings of a component under a use, worst first; the verdict is `worst` of them."""
     found = _judge(case, component, use, Change.NONE, ())
+    if component.manifest.kind == "drafter" and not use.shares:
+        # The way out that needs nobody's consent comes first.
+        found = [
+            replace(f, remedies=(*case.drafters, *f.remedies)) if f.verdict > Verdict.CONDITIONS else f for f in found
+        ]
     unique = {(f.code, f.message): f for f in sorted(found, key=lambda f: f.verdict)}
     return sorted(unique.values(), key=lambda f: (-f.verdict, f.code, f.message))
 
@@ -84,8 +89,11 @@ def _judge(case: Case, component: Component, use: Use, change: Change, heirs: tu
         findings += _acceptance(case, component, use)
     if (what := unpinned(component.manifest.origin)) is not None:
         findings.append(Finding(Reason.REVISION_UNPINNED, Verdict.UNKNOWN, what, remedies=("pin the revision",)))
+    own = {(f.code, f.message) for f in findings}
     for ancestor in component.manifest.derived_from:
-        findings += _ancestor(case, component, ancestor.id, ancestor.relation, use, change, (*heirs, component))
+        inherited = _ancestor(case, component, ancestor.id, ancestor.relation, use, change, (*heirs, component))
+        # A duty that the component has itself is not told again for what it was made from.
+        findings += [f for f in inherited if (f.code, f.message.partition(": ")[2]) not in own]
     return findings
 
 
@@ -196,6 +204,8 @@ def _text(case: Case, component: Component, license: License, alone: bool) -> li
         terms = case.catalogue.find(license)
         where = f"fetch it from {terms.canonical_url}" if terms and terms.canonical_url else "ask its publisher"
         message = f"the text of {license} has to travel with every copy, and it is not here"
+        if terms is not None and not terms.text_sha256:
+            message += "; this project ships none until a person has compared it with its publisher's"
         return [Finding(Reason.TEXT_MISSING, Verdict.DENY, message, remedies=(f"{where} and lay it beside the files",))]
     lines = component.manifest.attribution.copyright
     if lines:
