@@ -17,9 +17,10 @@ from .acceptance import Ledger
 from .ancestry import check_circles
 from .case import Case
 from .expressions import MalformedExpression
+from .found import declared_tree
 from .policy import Document, LicensesSection, OrganisationPolicy
 from .report import Component, Report, Row, Ruling, Use, Verdict
-from .verdict import check_choice, conclude, declared_tree, judge, worst
+from .verdict import check_choice, conclude, judge, worst
 
 if TYPE_CHECKING:
     from .catalogue import Catalogue
@@ -96,6 +97,7 @@ def audit(
         strict=question.strict,
         versions={**(versions or {}), "catalogue": catalogue.version, "spdx-list": catalogue.spdx_version},
         warnings=warnings,
+        records_intact=not ledger.problems,
     )
 
 
