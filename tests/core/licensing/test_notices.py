@@ -31,10 +31,18 @@ def test_the_notice_of_an_installed_distribution_is_carried_too() -> None:
 
 def test_one_notice_of_several_stands_there_once_under_all_their_names() -> None:
     one = component("one", "code", "Apache-2.0", notices=(KERNELS,))
-    two = component("two", "code", "Apache-2.0", notices=(KERNELS.replace("\n", "\r\n"),))
+    two = component("two", "code", "Apache-2.0", notices=(f"\n{KERNELS}\n",))
     made = notice(report([row(one), row(two)]))
     assert made.count("The Kernel Authors") == 1
     assert "NOTICE of one and two\n" in made
+
+
+def test_notices_that_differ_at_all_are_both_carried() -> None:
+    windows = KERNELS.replace("\n", "\r\n")
+    one, two = (component(name, "code", "MIT", notices=(t,)) for name, t in (("one", KERNELS), ("two", windows)))
+    made = notice(report([row(one), row(two)]))
+    assert KERNELS.strip() in made
+    assert windows.strip() in made
 
 
 def test_creative_commons_gets_the_attribution_that_it_asks_for() -> None:

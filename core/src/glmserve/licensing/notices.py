@@ -162,7 +162,8 @@ def _upstream(rows: tuple[Row, ...]) -> Iterator[str]:
     for row in rows:
         for text in row.component.notices:
             if text.strip():
-                found.setdefault(" ".join(text.split()), (text, []))[1].append(row.component.id)
+                # Only what is the same word for word is one: a NOTICE may be carried twice, and never be lost.
+                found.setdefault(text.strip(), (text, []))[1].append(row.component.id)
     for text, carriers in found.values():
         yield f"NOTICE of {listed(list(dict.fromkeys(carriers)))}\n\n{text.removesuffix(chr(10))}"
 
