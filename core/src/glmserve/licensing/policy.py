@@ -6,12 +6,16 @@ errors, because a typo must not disable a rule.
 
 from __future__ import annotations
 
+import stat
+import tomllib
 from datetime import date
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from glmserve.api.components import ComponentId, RelativePath, Sha256, TextFile
+from glmserve.api import ConfigError
+from glmserve.api.components import ComponentId, Sha256, TextFile
 
 from .report import Use
 
@@ -45,6 +49,13 @@ class Facts(_Table):
 
     def get(self, name: str) -> bool | Document | None:
         return (self.__pydantic_extra__ or {}).get(name)
+
+    def shown(self) -> dict[str, bool | str]:
+        """All facts, for a record: of a document its digest."""
+        shown: dict[str, bool | str] = {} if self.purpose is None else {"purpose": self.purpose}
+        for name, value in (self.__pydantic_extra__ or {}).items():
+            shown[name] = value.sha256 if isinstance(value, Document) else value
+        return shown
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -102,12 +113,66 @@ class Grant(_Table):
 class LicensesSection(_Table):
     """Everything an audit wants to know from the user."""
 
-    facts: Facts = Facts()
-    policy: OrganisationPolicy = OrganisationPolicy()
-    clarify: tuple[Clarification, ...] = Field((), strict=False)
-    exceptions: tuple[Exception_, ...] = Field((), strict=False)
-    grants: tuple[Grant, ...] = Field((), strict=False)
-    catalogue: tuple[RelativePath, ...] = Field((), strict=False)
-    """Files with terms of the user's own, relative to the file that names them; marked `local` in every report."""
-    service: bool = False
-    """Third parties reach the model over an API."""
+    facts: Facts = Field(Facts(), description="What only you know: purpose, and the facts that gates ask for.")
+    policy: OrganisationPolicy = Field(OrganisationPolicy(), description="Licences that your organisation lets in.")
+    clarify: tuple[Clarification, ...] = Field(
+        (), strict=False, description="What the licence texts of a distribution are."
+    )
+    exceptions: tuple[Exception_, ...] = Field((), strict=False, description="What your organisation lets through.")
+    grants: tuple[Grant, ...] = Field((), strict=False, description="What a licensor permitted you in writing.")
+    catalogue: tuple[Text, ...] = Field(
+        (), strict=False, description="Files with terms of your own, marked as such in every report."
+    )
+    service: bool = Field(False, description="Third parties reach the model over an API.")
+
+
+def load_policy(path: Path) -> LicensesSection:
+    """Read a file for --policy, its documents made absolute. Raises ConfigError with the key that is wrong."""
+    try:
+        section = LicensesSection.model_validate(tomllib.loads(path.read_text("utf-8")))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"The policy {path} cannot be read: {error}.") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{path}: {key}: {first['msg'][:1].lower()}{first['msg'][1:]}.") from None
+    return anchored(section, path.parent)
+
+
+def writable_by_others(path: Path) -> bool:
+    """Other users of this machine could change the policy."""
+    return bool(stat.S_IMODE(path.stat().st_mode) & 0o002)
+
+
+def anchored(section: LicensesSection, base: Path) -> LicensesSection:
+    """The section with every path made absolute; relative ones are relative to `base`."""
+    facts = {
+        name: value.model_copy(update={"document": str(base / value.document)})
+        for name in section.facts.names
+        if isinstance(value := section.facts.get(name), Document)
+    }
+    grants = tuple(g.model_copy(update={"document": str(base / g.document)}) for g in section.grants)
+    return section.model_copy(
+        update={
+            "facts": section.facts.model_copy(update=facts),
+            "grants": grants,
+            "catalogue": tuple(str(base / file) for file in section.catalogue),
+        }
+    )
+
+
+def joined(first: LicensesSection, second: LicensesSection) -> LicensesSection:
+    """Both sections; a fact of `second` replaces that of `first`. Their organisation policies stay apart: see audit."""
+    said = {name: second.facts.get(name) for name in second.facts.names}
+    if second.facts.purpose is not None:
+        said["purpose"] = second.facts.purpose  # type: ignore[assignment]
+    return first.model_copy(
+        update={
+            "facts": first.facts.model_copy(update=said),
+            "clarify": (*first.clarify, *second.clarify),
+            "exceptions": (*first.exceptions, *second.exceptions),
+            "grants": (*first.grants, *second.grants),
+            "catalogue": (*first.catalogue, *second.catalogue),
+            "service": first.service or second.service,
+        }
+    )

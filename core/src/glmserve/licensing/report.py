@@ -68,6 +68,8 @@ class Reason(StrEnum):
     """The catalogue knows the licence, but nobody has settled what it says of this use."""
     NO_LICENSE = "NO_LICENSE"
     MALFORMED_EXPRESSION = "MALFORMED_EXPRESSION"
+    MALFORMED = "MALFORMED"
+    """A file or header is not what its format demands, or names what it must not; it was not followed."""
     METADATA_CONFLICT = "METADATA_CONFLICT"
     ANCESTOR_CONFLICT = "ANCESTOR_CONFLICT"
     ANCESTOR_UNRESOLVED = "ANCESTOR_UNRESOLVED"
@@ -194,9 +196,14 @@ class Report:
     warnings: tuple[str, ...] = ()
     """What is wrong with the policy rather than with a component: unused or expired entries, local terms."""
 
+    records_intact: bool = True
+    """The file of acceptances is as it was written."""
+
     @property
     def intact(self) -> bool:
-        return not any(f.code in INTEGRITY for row in self.rows for f in row.component.findings)
+        rulings = (ruling for row in self.rows for ruling in row.rulings.values())
+        found = [f for row in self.rows for f in row.component.findings] + [f for r in rulings for f in r.findings]
+        return not any(f.code in INTEGRITY for f in found)
 
     def find(self, component_id: str) -> Row:
         """Raises KeyError."""
