@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import distribution
 from pathlib import Path
 
 from glmserve.assembly import Assembly, assemble, audit_profile, catalogue_of
@@ -82,17 +82,10 @@ def _files_of_distribution(component: Component) -> Iterator[PackedFile]:
         relative = path.relative_to(package.parent)
         if path.is_file() and not any(part.endswith(_NOT_PACKED) for part in relative.parts):
             yield PackedFile(path, relative.as_posix())
-    dist = _distribution(component.distribution)
-    for file in (dist.files or ()) if dist is not None else ():
+    dist = distribution(component.distribution)
+    for file in dist.files or ():
         if "licenses" in file.parts and file.parts[0].endswith(".dist-info"):
             yield PackedFile(Path(str(dist.locate_file(file))), "/".join(("licenses", *file.parts[2:])))
-
-
-def _distribution(name: str) -> Distribution | None:
-    try:
-        return distribution(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _requirements(assembly: Assembly) -> str:

@@ -384,3 +384,17 @@ def test_a_finding_of_integrity_is_lifted_by_nothing(document: dict[str, str]) -
     assert set(report.verdicts.values()) >= {Verdict.DENY}
     assert verdict_of(report, LOCAL) is Verdict.DENY
     assert not report.intact
+
+
+def test_terms_that_nobody_settled_are_no_conflict_with_an_ancestor() -> None:
+    ancestor = part("base", "BSD-3-Clause")
+    report = judged([part("x", "MIT", made_from=[("base", "finetune")])], ancestors=[ancestor])
+    assert Reason.ANCESTOR_CONFLICT not in reasons(report, PUBLISH, "x")
+
+
+@pytest.mark.parametrize("base", ["LicenseRef-GLM-5.3", "CC-BY-NC-ND-4.0", "CC-BY-NC-4.0"])
+def test_a_conversion_relabelled_with_a_laxer_licence_is_flagged(base: str) -> None:
+    ancestor = part("base", base, text="The licence.")
+    report = judged([part("x", "MIT", made_from=[("base", "quantize")])], ancestors=[ancestor])
+    assert verdict_of(report, PUBLISH) is Verdict.DENY
+    assert Reason.ANCESTOR_CONFLICT in reasons(report, PUBLISH, "x")

@@ -15,7 +15,7 @@ from glmserve.api.provenance import read_origin
 from .card import CardError, claimed_license
 from .expressions import ABSENT, License, MalformedExpression, licenses, parse, same
 from .report import Component, Finding, LicenseText, Reason, Use, Verdict
-from .texts import digest, identify, normalise
+from .texts import contained, digest, identify, normalise
 
 SHARES = frozenset(use for use in Use if use.shares)
 MAX_TEXT_BYTES = 1 << 20
@@ -133,7 +133,7 @@ def _mismatch(manifest: Manifest, texts: list[LicenseText]) -> list[Finding]:
     findings = []
     for text in texts:
         really = identify(text.text)
-        if named and really and not really & named:
+        if named and really and not (really | contained(text.text)) & named:
             message = f"{text.path} is the text of {' or '.join(sorted(really))}, and {manifest.license.expression} is "
             findings.append(Finding(Reason.TEXT_MISMATCH, Verdict.UNKNOWN, message + "declared"))
     return findings

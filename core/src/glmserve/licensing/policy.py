@@ -38,8 +38,8 @@ class Document(_Table):
 class Facts(_Table):
     """What only the user knows. A fact that is not stated is undeclared, never false.
 
-    Besides `purpose`, the names are those that gates of the catalogue ask for; `check_names` in
-    `glmserve.licensing.catalogue` refuses others.
+    Besides `purpose`, the names are those that gates of the catalogue ask for; `glmserve.licensing.audit.check_section`
+    refuses others.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
