@@ -5,16 +5,19 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from glmserve.api import ConfigError
+from glmserve.licensing import claims
 from glmserve.licensing.expressions import parse
 from glmserve.licensing.installed import closure, distributions, manifests, shipped_clarifications
 from glmserve.licensing.policy import Clarification
 from glmserve.licensing.report import Component, Reason, Use, Verdict
-from glmserve.licensing.texts import digest, identify, normalise
+from glmserve.licensing.texts import digest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -415,5 +418,37 @@ def test_a_closure_follows_requirements_markers_and_extras(tmp_path: Path) -> No
     assert closure(["lib-b", "alone", "missing"], [str(tmp_path)]) == {"lib-b", "alone"}
 
 
-def test_identifying_is_left_to_the_catalogue() -> None:
-    assert identify(normalise(MIT)) == {"MIT"}
+def test_two_thousand_distributions_take_less_than_three_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies, expressions = (MIT, APACHE, BSD_3), ("MIT", "Apache-2.0", "BSD-3-Clause")
+    for i in range(2000):
+        text = f"Copyright (c) 2020 Author {i}\n\n".encode() + bodies[i % 3]
+        topics = [f"Classifier: Topic :: Number {j}" for j in range(10)]
+        modules = {f"package_{i}/m{j}.py": b"" for j in range(3)}
+        says, texts = expressions[i % 3], {"LICENSE": text}
+        install(tmp_path, contents(f"package-{i}", expression=says, headers=topics, texts=texts, files=modules))
+    opened, searched = [0], [0]
+    real_open, real_search = os.open, claims.contained
+
+    def counting_open(*args: object, **options: object) -> int:
+        opened[0] += 1
+        return real_open(*args, **options)  # type: ignore[arg-type]
+
+    def counting_search(text: str) -> frozenset[str]:
+        searched[0] += 1
+        return real_search(text)
+
+    monkeypatch.setattr(os, "open", counting_open)
+    monkeypatch.setattr(claims, "contained", counting_search)
+    claims._recognised.cache_clear()
+    start = time.perf_counter()
+    found = distributions([str(tmp_path)])
+    elapsed = time.perf_counter() - start
+    assert len(found) == 2000
+    assert not any(component.findings for component in found)
+    # Metadata, RECORD, entry points, direct_url.json and the text; metadata once more for its digest.
+    assert opened[0] <= 2000 * 7
+    # A text that differs from a known one by its copyright line only is not searched again.
+    assert searched[0] == 3
+    assert elapsed < 3
