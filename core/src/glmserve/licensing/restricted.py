@@ -122,7 +122,11 @@ def _files(component: Component) -> Iterator[tuple[str, Path]]:
 def _public(component: Component) -> frozenset[str]:
     manifest = component.manifest
     return frozenset(
-        [*(t.path for t in manifest.license.texts), *manifest.attribution.notice_files, *(t.path for t in component.texts)]
+        [
+            *(t.path for t in manifest.license.texts),
+            *manifest.attribution.notice_files,
+            *(t.path for t in component.texts),
+        ]
     )
 
 

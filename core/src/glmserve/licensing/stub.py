@@ -123,7 +123,9 @@ def make_stub(row: Row, reason: Finding | None, texts: Mapping[str, str | None])
     """
     manifest = row.component.manifest
     if why := not_fetchable(row):
-        raise GlmserveError(f"There can be no stub for {manifest.id}, because {why}; pin it to a revision or leave it out.")
+        raise GlmserveError(
+            f"There can be no stub for {manifest.id}, because {why}; pin it to a revision or leave it out."
+        )
     origin = manifest.origin
     assert origin is not None
     for url in (origin.url, manifest.license.declared_at):

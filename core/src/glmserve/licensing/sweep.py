@@ -127,7 +127,13 @@ class Sweep:
             id = waiting.pop()
             if id not in found:
                 found.add(id)
-                manifest = component.manifest if id == component.id else self._known[id].manifest if id in self._known else None
+                manifest = (
+                    component.manifest
+                    if id == component.id
+                    else self._known[id].manifest
+                    if id in self._known
+                    else None
+                )
                 waiting += [ancestor.id for ancestor in manifest.derived_from] if manifest else []
         return frozenset(found)
 
@@ -166,7 +172,9 @@ class _Watcher:
             yield _finding(Reason.RESTRICTED_CONTENT, where, f"holds bytes of the weights of {self._search.found}")
         elif id := self._restricted.resembling(self._tensors()):
             yield _finding(
-                Reason.RESTRICTED_CONTENT, where, f"is likely a copy of {id}: its tensors have the same names and shapes"
+                Reason.RESTRICTED_CONTENT,
+                where,
+                f"is likely a copy of {id}: its tensors have the same names and shapes",
             )
         else:
             yield from self._encoded(where)
