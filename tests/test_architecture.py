@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "server": {"api", "engine", *BELOW_ENGINE},
     # A client that measures servers from outside, ours and others.
     "bench": {"api"},
-    "licensing": {"api"},
+    "licensing": {"api", "nearest"},
     "profiles": {"api", "nearest"},
     # The built-in providers are a plugin that happens to lie in the core: it alone reaches into the packages.
     "builtins": {"api", "engine", "models"},
