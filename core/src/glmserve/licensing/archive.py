@@ -15,7 +15,7 @@ import stat
 import struct
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -140,10 +140,10 @@ def write_archive(out: Path, members: Iterable[Member], *, epoch_s: int, progres
     members = sorted(members, key=lambda member: _order(member.path))
     if clash := collision(member.path for member in members):
         raise GlmserveError(f"No archive can be written, because {clash}; leave one of them out.")
-    if out.exists() and not out.is_file():
-        raise ConfigError(f"{out} is there and is not a file; choose another name for the archive.")
     temporary = out.with_name(f".{out.name}.{secrets.token_hex(8)}.partial")
     try:
+        if out.exists() and not out.is_file():
+            raise ConfigError(f"{out} is there and is not a file; choose another name for the archive.")
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             total, done = sum(member.size for member in members), 0
             for member in members:
@@ -159,14 +159,15 @@ def write_archive(out: Path, members: Iterable[Member], *, epoch_s: int, progres
             os.fchmod(file.fileno(), 0o666 & ~_umask())
             os.fsync(file.fileno())
         os.replace(temporary, out)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        # A name that is too long cannot be removed either.
+        with suppress(OSError):
+            temporary.unlink()
+        if not isinstance(error, OSError):
+            raise
         if error.errno in _FULL:
             raise GlmserveError(f"There is no room for {out}; free some space and repeat.") from None
         raise ConfigError(f"{out} cannot be written: {error.strerror or error}.") from None
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
     directory = os.open(out.parent, os.O_RDONLY)
     try:
         os.fsync(directory)

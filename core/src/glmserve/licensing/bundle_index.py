@@ -15,14 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from glmserve.api.components import ComponentId, ComponentKind, RelativePath, Sha256
 from glmserve.api.errors import IntegrityError
 
-from .report import Use
+from .report import Use, Verdict
 
 SCHEMA = "glmserve.bundle/1"
 FILE_NAME = "glmserve-bundle.json"
 MAX_INDEX_BYTES = 256 << 20
 
 Mode = Literal["strict", "stub"]
-Slug = Literal["allow", "allow-with-conditions", "needs-action", "unknown", "deny"]
+Slug = Annotated[str, Field(pattern=f"^({'|'.join(verdict.slug for verdict in Verdict)})$")]
 
 
 class _Part(BaseModel):

@@ -38,7 +38,7 @@ class Selection:
 
 
 def select(report: Report, use: Use, *, strict: bool) -> Selection:
-    """Decide for every component. Raises BundleRefused with all the reasons why not, BundleDamaged for damaged files."""
+    """Decide for every component. Raises BundleRefused with every reason why not, BundleDamaged for damaged files."""
     included: list[Row] = []
     stubs: list[tuple[Row, Finding | None]] = []
     refused: list[tuple[Row, Finding]] = []
@@ -116,7 +116,7 @@ def _advised(finding: Finding, way_out: str) -> Finding:
 def _line(row: Row | None, finding: Finding) -> str:
     clause = f" [{finding.clause}]" if finding.clause else ""
     options = f"; options: {', or '.join(finding.remedies)}" if finding.remedies else ""
-    text = f"{finding.code}{clause}: {finding.message}{options}"
+    text = f"{finding.code}{clause}: {finding.message.rstrip('.')}{options}"
     if row is None:
         return text
     return f"{row.component.id} ({row.concluded or row.declared or 'no licence'}): {text}"

@@ -18,12 +18,13 @@ from .windows import Windows
 MIN_BYTES = 64
 """Shorter files are alike by chance."""
 MAX_READ_BYTES = 8 << 30
-"""Per component: how much of what lies on this machine is read. Beyond that, digests of the manifest and names of tensors
-have to do."""
+"""Per component: how much of what lies on this machine is read. Beyond that, the manifest's digests and the names of
+tensors have to do."""
 MAX_HEADER_BYTES = 100_000_000
 """The limit of the safetensors library itself."""
 _ANYWHERE = frozenset({".gitattributes", ".gitignore"})
 """Files that every repository of a publisher has, word for word."""
+_PAPERS = frozenset({"LICENSE", "LICENCE", "COPYING", "NOTICE"})
 
 Tensor = tuple[str, tuple[int, ...]]
 """Name and shape."""
@@ -79,7 +80,7 @@ def recognise(components: Sequence[Component], progress: Progress | None = None)
 
 
 def tensors_of(file: BinaryIO) -> frozenset[Tensor]:
-    """Names and shapes in the header of a safetensors file; empty for any other file, and for a header that is damaged."""
+    """Names and shapes in the header of a safetensors file; empty for any other file, and for a damaged header."""
     head = file.read(8)
     length = int.from_bytes(head, "little")
     if len(head) < 8 or not 2 <= length <= MAX_HEADER_BYTES:
@@ -131,7 +132,8 @@ def _public(component: Component) -> frozenset[str]:
 
 
 def _is_public(path: str, public: frozenset[str]) -> bool:
-    return path in public or PurePosixPath(path).name in _ANYWHERE
+    name = PurePosixPath(path).name
+    return path in public or name in _ANYWHERE or PurePosixPath(name).stem.upper() in _PAPERS
 
 
 def _read(

@@ -1,7 +1,7 @@
 """Fetch stubs: what a bundle holds in place of a component that it may not carry.
 
-A stub names the component, its licence and its publisher's place, and pins what a user will fetch from there. It is made
-of the manifest's statements alone: no byte of the component, and no address that carries a credential.
+A stub names the component, its licence and its publisher's place, and pins what a user will fetch from there. It is
+made of the manifest's statements alone: no byte of the component, and no address that carries a credential.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def make_stub(row: Row, reason: Finding | None, texts: Mapping[str, str | None])
 
 
 def read_stub(data: bytes, where: str) -> FetchStub:
-    """Read a stub. `where` names it in errors. Raises IntegrityError for anything but a stub as this module writes it."""
+    """Read a stub. `where` names it in errors. Raises IntegrityError for anything but what `serialise` writes."""
     if len(data) > MAX_STUB_BYTES:
         raise IntegrityError(f"{where}: a fetch stub has at most {MAX_STUB_BYTES} bytes.")
     try:

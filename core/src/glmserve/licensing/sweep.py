@@ -33,6 +33,14 @@ TEXT_BYTES = 64 << 20
 _BASE64 = re.compile(rb"(?:[A-Za-z0-9+/]{60,}[\s\"']*)+[A-Za-z0-9+/]*={0,2}")
 
 
+def stray_weights(where: str, item: Item, kind: str) -> Iterator[Finding]:
+    """Weights in a component of a `kind` that should hold none."""
+    if item.kind is None or kind in HOLD_WEIGHTS or (item.kind in ARRAYS and item.size < ARRAYS_BYTES):
+        return
+    message = f"holds {item.kind} weights, but its component is {kind}; declare them as a component of their own"
+    yield _finding(Reason.WEIGHTS_IN_WHEEL, where, message, verdict=Verdict.UNKNOWN)
+
+
 class Sweep:
     """Looks at what is about to be packed."""
 
@@ -78,22 +86,8 @@ class Sweep:
             return
         if len(item.names) > 1 and PurePosixPath(item.names[-1]).name == FILE_NAME:
             yield _finding(Reason.ANCESTOR_UNRESOLVED, where, "is a record of origin inside an archive; unpack it")
-        if watcher is not None:
-            known = False
-            for finding in watcher.findings(where, item.sha256, item.size):
-                known = True
-                yield finding
-            if known:
-                return
-        stray = item.kind is not None and component.manifest.kind not in HOLD_WEIGHTS
-        if stray and (item.kind not in ARRAYS or item.size >= ARRAYS_BYTES):
-            yield _finding(
-                Reason.WEIGHTS_IN_WHEEL,
-                where,
-                f"holds {item.kind} weights, but its component is {component.manifest.kind}; declare them as a "
-                "component of their own",
-                verdict=Verdict.UNKNOWN,
-            )
+        found = list(watcher.findings(where, item.sha256, item.size)) if watcher is not None else []
+        yield from found or stray_weights(where, item, component.manifest.kind)
 
     def _inherited(self, path: str, source: Path, component: Component, levels: int) -> Iterator[Finding]:
         for directory in list(source.parents)[: levels + 1]:
@@ -114,8 +108,8 @@ class Sweep:
                 yield _finding(
                     Reason.ANCESTOR_UNRESOLVED,
                     path,
-                    f"is made from {id}, as the record of origin says, but the manifest of {component.id} does not name "
-                    "it; add it under [[derived_from]]",
+                    f"is made from {id}, as the record of origin says, which the manifest of {component.id} does not "
+                    "name; add it under [[derived_from]]",
                     verdict=Verdict.UNKNOWN,
                 )
 
