@@ -6,12 +6,15 @@ import hashlib
 import json
 import random
 import struct
-from collections.abc import Mapping
+import tarfile
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from glmserve.licensing.bundle import BundleInputs
+from glmserve.licensing.archive import member_of, write_archive
+from glmserve.licensing.bundle import BundleInputs, make_bundle
+from glmserve.licensing.bundle_index import FILE_NAME, BundleIndex
 from glmserve.licensing.packing import PackedFile
 from glmserve.licensing.report import Component, Finding, Reason, Report, Row, Use, Verdict
 
@@ -132,3 +135,35 @@ def refusal(code: Reason, verdict: Verdict = Verdict.DENY) -> Finding:
 
 def with_rows(report_: Report, *rows: Row) -> Report:
     return report([*report_.rows, *rows])
+
+
+def bundled(place: Path, made: BundleInputs | None = None, **options: Any) -> Path:
+    """Made with stubs, unless said otherwise."""
+    out = place / "out" / "bundle.tar"
+    out.parent.mkdir(exist_ok=True)
+    make_bundle(made or inputs(place), out, **{"use": USE, "strict": False, **options})
+    return out
+
+
+def files(bundle: Path) -> dict[str, bytes]:
+    with tarfile.open(bundle) as tar:
+        return {info.name: tar.extractfile(info).read() for info in tar}  # type: ignore[union-attr]
+
+
+def rebuilt(place: Path, contents: dict[str, bytes], change: Callable[[dict[str, Any]], object] = len) -> Path:
+    """An archive that is written properly, with an index that vouches for whatever is in it."""
+    value = json.loads(contents.pop(FILE_NAME))
+    del value["sha256"]
+    owners = {file["path"]: file["component"] for file in value["files"]}
+    value["files"] = [
+        {**entry, "component": owners.get(entry["path"]), "executable": False}
+        for entry in sorted(entries(contents), key=lambda entry: str(entry["path"]))
+    ]
+    change(value)
+    index = BundleIndex.model_validate(value).serialise()
+    write_archive(
+        place / "rebuilt.tar",
+        [member_of(path, data) for path, data in {**contents, FILE_NAME: index}.items()],
+        epoch_s=0,
+    )
+    return place / "rebuilt.tar"

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 from glmserve.api import ConfigError, GlmserveError, IntegrityError
-from glmserve.licensing.archive import Member, collision, member_of, path_fault, read_archive, write_archive
+from glmserve.licensing.archive import Member, collision, member_of, path_fault, write_archive
+from glmserve.licensing.archive_reader import read_archive
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -295,6 +296,7 @@ def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
 
 
 def test_no_file_no_pipe_and_no_directory_is_an_archive(tmp_path: Path) -> None:
-    for path in (tmp_path / "missing", tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "missing", tmp_path, tmp_path / "pipe"):
         with pytest.raises(ConfigError):
             read_archive(path)

@@ -138,18 +138,19 @@ def _json(document: dict[str, object]) -> bytes:
 
 def _license_texts(selection: Selection, text_of: TextOf, use: Use) -> Iterator[tuple[str, bytes]]:
     """LICENSES/: the text of every licence, those of stubs included where it is known."""
-    found: dict[str, tuple[str, str]] = {}
+    spelt: dict[str, str] = {}
+    found: dict[str, dict[str, None]] = {}
     missing: list[tuple[Row | None, Finding]] = []
     for row in (*selection.included, *(row for row, _ in selection.stubs)):
         for id, text in _texts_of(row, text_of).items():
             if text:
-                found.setdefault(id.casefold(), (id, text))
-            elif row in selection.included and id.casefold() not in found:
+                found.setdefault(spelt.setdefault(id.casefold(), id), {})[text] = None
+            elif row in selection.included:
                 message = f"the text of {id} has to travel along, and it is not here"
                 missing.append((row, Finding(Reason.TEXT_MISSING, Verdict.DENY, message)))
     refuse(use, missing)
-    for id, text in sorted(found.values()):
-        yield f"{LICENSES}/{id}.txt", text.encode()
+    for id, texts in sorted(found.items()):
+        yield f"{LICENSES}/{id}.txt", "\n".join(texts).encode()
 
 
 def _texts_of(row: Row, text_of: TextOf) -> dict[str, str | None]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from glmserve.api.errors import GlmserveError, IntegrityError
 
-from .archive import Entry, Progress, content, read_archive
+from .archive import Progress
+from .archive_reader import Entry, content, read_archive
 from .bundle import COMPONENTS, LICENSES, STUBS
 from .bundle_index import FILE_NAME, MAX_INDEX_BYTES, BundleIndex, parse_index
 from .content import walk
