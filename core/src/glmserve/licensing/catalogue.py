@@ -54,7 +54,7 @@ class Catalogue:
 
     _entries: Mapping[str, _Entry]
     """By case-folded identifier."""
-    _aliases: Mapping[str, str]
+    aliases: Mapping[str, str]
     """From case-folded deprecated identifiers to identifiers of rows."""
     local: frozenset[str]
     """Identifiers of the user's own rows."""
@@ -123,20 +123,22 @@ class Catalogue:
 
     def check_entry(self, entry: str, where: str) -> None:
         """Raises ConfigError unless the entry of a policy is a set, a catalogued LicenseRef or an SPDX identifier."""
+        # A look-alike letter of another script has to look different here.
+        shown = ascii(entry if len(entry) <= 60 else f"{entry[:57]}...")
         if entry.startswith("@"):
             if entry.casefold() not in SETS:
-                raise ConfigError(f"{where} has no set {entry!r}{nearest(entry, SETS)}.")
+                raise ConfigError(f"{where} has no set {shown}{nearest(entry, SETS)}.")
             return
         wanted = _leaf(entry)
         if wanted is None:
             raise ConfigError(
-                f"{where} has {entry!r}, which is no SPDX identifier{nearest(entry, self._known)}; use identifiers "
+                f"{where} has {shown}, which is no SPDX identifier{nearest(entry, self._known)}; use identifiers "
                 "such as 'MIT', or sets such as '@permissive'."
             )
         if wanted.id.casefold().startswith("licenseref-") and self._entry(License(wanted.id)) is None:
             refs = [row.id for row in self.rows if row.id.startswith("LicenseRef-")]
             raise ConfigError(
-                f"{where} has {entry!r}, which is not in the catalogue{nearest(entry, refs)}; add its terms to a file "
+                f"{where} has {shown}, which is not in the catalogue{nearest(entry, refs)}; add its terms to a file "
                 "named under [licenses] catalogue."
             )
 
@@ -155,7 +157,7 @@ class Catalogue:
         key = id.casefold()
         if key in self._entries:
             return key
-        return self._aliases.get(key, key.removesuffix("+")).casefold()
+        return self.aliases.get(key, key.removesuffix("+")).casefold()
 
 
 def load_catalogue(extra: Sequence[Path] = (), allow_shadow: bool = False) -> Catalogue:
@@ -171,7 +173,7 @@ def load_catalogue(extra: Sequence[Path] = (), allow_shadow: bool = False) -> Ca
             key = _identifier(terms, path)
             if key in own:
                 raise ConfigError(f"{path}: {terms.id} already has a row in {own[key].source}; remove one.")
-            meant = aliases.get(key, "").casefold()
+            meant = aliases.get(key, key.removesuffix("+")).casefold()
             if not allow_shadow and (key in shipped or meant in shipped):
                 raise ConfigError(
                     f"{path}: {terms.id} has reviewed terms in glmserve-licenses; use another LicenseRef, or allow "

@@ -21,9 +21,6 @@ ABSENT = frozenset({"", "noassertion", "none", "unknown"})
 """What publishers and SBOMs write where they say nothing."""
 
 
-_ADDED = "LicenseRef-addition-"
-
-
 class MalformedExpression(ValueError):
     """The text is no SPDX expression; the message is a phrase that says why."""
 
@@ -69,14 +66,19 @@ def parse(text: str) -> Expression:
         raise MalformedExpression(f"it is longer than {MAX_BYTES // 1024} KiB")
     if not text.isascii() or not all(c.isprintable() or c in "\t\r\n" for c in text):
         raise MalformedExpression("it has characters that no identifier has")
+    # Additions pass as LicenseRefs, under a prefix that the text itself does not have: nobody can write one of those.
+    prefix = "LicenseRef-addition-"
+    while prefix.casefold() in text.casefold():
+        prefix += "x-"
     for addition in ADDITIONS:
         text = re.sub(
-            rf"(?<![^\s()]){re.escape(addition)}(?![^\s()])", f"{_ADDED}{addition}", text, flags=re.IGNORECASE
+            rf"(?<![^\s()]){re.escape(addition)}(?![^\s()])", f"{prefix}{addition}", text, flags=re.IGNORECASE
         )
     try:
-        canonical = canonicalize_license_expression(text).replace(_ADDED, "")
+        canonical = canonicalize_license_expression(text).replace(prefix, "")
     except (InvalidLicenseExpression, ValueError, RecursionError, MemoryError, SyntaxError) as error:
-        raise MalformedExpression(f"{_shortened(str(error)) or 'it does not parse'}") from None
+        message = re.sub(re.escape(prefix), "", _shortened(str(error)), flags=re.IGNORECASE)
+        raise MalformedExpression(message or "it does not parse") from None
     tokens = re.findall(r"[()]|[^\s()]+", canonical)
     tree, rest = _disjunction(tokens, 0)
     assert rest == len(tokens), canonical  # packaging accepted it

@@ -68,6 +68,8 @@ class Reason(StrEnum):
     """The catalogue knows the licence, but nobody has settled what it says of this use."""
     NO_LICENSE = "NO_LICENSE"
     MALFORMED_EXPRESSION = "MALFORMED_EXPRESSION"
+    MALFORMED = "MALFORMED"
+    """A file or header is not what its format demands, or names what it must not; it was not followed."""
     METADATA_CONFLICT = "METADATA_CONFLICT"
     ANCESTOR_CONFLICT = "ANCESTOR_CONFLICT"
     ANCESTOR_UNRESOLVED = "ANCESTOR_UNRESOLVED"

@@ -1,8 +1,8 @@
 """Comparing wordings: is this the text of that licence, apart from names and layout?
 
 Two copies of one licence differ in holders, years, list marks and addresses. Two licences that look alike differ in
-words that permit, forbid or oblige. So a difference is forgiven unless it has such a word, in what was left out as well
-as in what was put in; one more condition, or one permission less, makes another licence.
+words that permit, forbid or oblige. So a difference is forgiven when both sides of it have the same such words in the
+same order, which mostly means none; one more condition, or one permission less, makes another licence.
 """
 
 from __future__ import annotations
@@ -134,14 +134,16 @@ def _follow(body: tuple[str, ...], said: Sequence[str], start: int) -> int | Non
         step = _in_step(body, said, i, j)
         if step is None:
             return None
-        differing = [*body[i : i + step[0]], *said[j : j + step[1]]]
-        forgiven += len(differing)
-        if forgiven > budget or not _OPERATIVE.isdisjoint(differing):
-            return None
-        if not all(map(_latin, differing)):
+        left_out, put_in = body[i : i + step[0]], said[j : j + step[1]]
+        forgiven += sum(step)
+        if forgiven > budget or _operative(left_out) != _operative(put_in) or not all(map(_latin, put_in)):
             return None
         i, j = i + step[0], j + step[1]
     return j
+
+
+def _operative(run: Iterable[str]) -> list[str]:
+    return [word for word in run if word in _OPERATIVE]
 
 
 def _in_step(body: tuple[str, ...], said: Sequence[str], i: int, j: int) -> tuple[int, int] | None:

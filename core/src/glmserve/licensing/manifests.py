@@ -1,0 +1,163 @@
+"""Component manifests of installed distributions, found without importing a line of them.
+
+A distribution names a package of its own in the entry-point group `glmserve.components`; the manifests are the files
+components/*.toml in that package, and their paths are relative to the package.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from glmserve.api import ConfigError
+from glmserve.api.components import MAX_MANIFEST_BYTES, Manifest, parse_manifest
+
+from .declared import declared
+from .distinfo import Installed, installed, normalised, read_regular
+from .expressions import MalformedExpression, licenses, parse, same
+from .licensefiles import edited
+from .record import digest_of
+from .report import Finding, Reason, Verdict
+
+GROUP = "glmserve.components"
+DIRECTORY = "components"
+_PACKAGE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class FoundManifest:
+    """One manifest, and where it was found."""
+
+    manifest: Manifest
+    source: str
+    """For people: "glmserve_x/components/x.toml of glmserve-x 0.1"."""
+    distribution: str
+    """Normalised name of the distribution that carries it."""
+    version: str
+    root: Path
+    """The package's directory: paths in the manifest of a bundled component are relative to it."""
+    findings: tuple[Finding, ...] = ()
+    """METADATA_CONFLICT and HASH_MISMATCH."""
+
+
+def manifests(paths: Sequence[str] | None = None) -> tuple[FoundManifest, ...]:
+    """The manifests of all distributions on `paths`, sys.path by default, sorted by id.
+
+    Raises ConfigError, naming the distribution, for an entry point that leads nowhere, for a manifest that does not
+    hold, and for an id that two distributions provide.
+    """
+    found: dict[str, FoundManifest] = {}
+    for one in installed(paths):
+        for manifest in manifests_of(one, paths):
+            other = found.setdefault(manifest.manifest.id, manifest)
+            if other is not manifest:
+                raise ConfigError(
+                    f"The component {manifest.manifest.id} is described by {other.source} and by {manifest.source}; "
+                    "uninstall one of the two distributions."
+                )
+    return tuple(found[id] for id in sorted(found))
+
+
+def manifests_of(one: Installed, paths: Sequence[str] | None) -> tuple[FoundManifest, ...]:
+    """The manifests of one distribution. Raises ConfigError."""
+    if GROUP not in one.entry_points:
+        return ()
+    try:
+        values = sorted({point.value.strip() for point in one.dist.entry_points if point.group == GROUP})
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
+        raise ConfigError(f"The entry points of {one.name} cannot be read ({error}); install it anew.") from None
+    found: list[tuple[Path, Path, str, Manifest]] = []
+    for value in values:
+        for package in _directories(one, value, paths):
+            for file in sorted((package / DIRECTORY).glob("*.toml")):
+                source = f"{value.replace('.', '/')}/{DIRECTORY}/{file.name} of {one.name} {one.version}".rstrip()
+                found.append((package, file, source, _read(file, source)))
+        if not found:
+            raise ConfigError(
+                f"{one.name} announces component manifests in {value!r}, and there is no {DIRECTORY}/*.toml there; "
+                "install it anew or uninstall it."
+            )
+    all_of_it = [manifest for *_, manifest in found]
+    expression = declared(one.headers).expression
+    return tuple(
+        FoundManifest(
+            manifest,
+            source,
+            one.key,
+            one.version,
+            package,
+            tuple(filter(None, (contradiction(manifest, all_of_it, one.key, expression), _changed(one, file)))),
+        )
+        for package, file, source, manifest in found
+    )
+
+
+def contradiction(manifest: Manifest, others: Iterable[Manifest], distribution: str, expression: str) -> Finding | None:
+    """METADATA_CONFLICT when the metadata of the distribution declares another licence than a manifest of its code.
+
+    `others` are all manifests of the distribution. Its own code has to have exactly the licence of the metadata; code
+    that it vendors has to be covered by it.
+    """
+    if manifest.kind != "code" or manifest.delivery != "bundled":
+        return None
+    code = [m for m in others if m.kind == "code" and m.delivery == "bundled"]
+    own = len(code) == 1 or normalised(manifest.id) == normalised(distribution)
+    said = manifest.license.expression
+    try:
+        mine, whole = parse(said), parse(expression)
+    except MalformedExpression:
+        agree = said == expression
+    else:
+        agree = same(mine, whole) if own else {x.key for x in licenses(mine)} <= {x.key for x in licenses(whole)}
+    if agree:
+        return None
+    message = f"its manifest declares {said or 'no licence'}, and the metadata of {distribution} {expression or 'none'}"
+    return Finding(
+        Reason.METADATA_CONFLICT, Verdict.UNKNOWN, message, remedies=("make License-Expression and the manifest agree",)
+    )
+
+
+def owned_weights(found: Iterable[FoundManifest], root: Path) -> dict[str, str]:
+    """Path relative to the installation -> sha256 hex, of all files of bundled components that are not code."""
+    owned: dict[str, str] = {}
+    for one in found:
+        if one.manifest.delivery == "bundled" and one.manifest.kind != "code" and one.root.is_relative_to(root):
+            inside = one.root.relative_to(root)
+            owned.update({(inside / file.path).as_posix(): file.sha256 for file in one.manifest.files})
+    return owned
+
+
+def _directories(one: Installed, value: str, paths: Sequence[str] | None) -> list[Path]:
+    """Where the package of an entry point lies. Only the first name is looked up: finding a deeper one imports it."""
+    if not _PACKAGE.fullmatch(value):
+        raise ConfigError(f"{one.name} announces component manifests in {value!r}, which is no package name.")
+    top, *rest = value.split(".")
+    try:
+        spec = importlib.util.find_spec(top) if paths is None else PathFinder.find_spec(top, [str(p) for p in paths])
+    except (ImportError, ValueError, AttributeError):
+        spec = None
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return [Path(place, *rest) for place in places]
+
+
+def _read(file: Path, source: str) -> Manifest:
+    data = read_regular(file, MAX_MANIFEST_BYTES)
+    if data is None:
+        raise ConfigError(f"{source}: this is no readable file of at most {MAX_MANIFEST_BYTES} bytes.")
+    return parse_manifest(data, source)
+
+
+def _changed(one: Installed, file: Path) -> Finding | None:
+    """HASH_MISMATCH for a manifest that is not the one that was installed."""
+    if not file.is_relative_to(one.root):
+        return None  # of a working copy
+    path = file.relative_to(one.root).as_posix()
+    entry = one.entries.get(path)
+    if entry is None or not entry.digest:
+        return None
+    with file.open("rb") as opened:
+        return None if digest_of(entry.algorithm, opened) == entry.digest else edited(path)
