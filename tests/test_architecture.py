@@ -32,16 +32,34 @@ ALLOWED: dict[str, set[str]] = {
     "server": {"api", "engine", *BELOW_ENGINE},
     # A client that measures servers from outside, ours and others.
     "bench": {"api"},
+    # [licenses] of a profile is the audit's own schema.
+    "profiles": {"api", "licensing", "nearest"},
     "licensing": {"api", "nearest"},
-    "profiles": {"api", "nearest"},
     # The built-in providers are a plugin that happens to lie in the core: it alone reaches into the packages.
     "builtins": {"api", "engine", "models"},
     "providers": {"api", "nearest"},
     "plugins": {"api", "nearest", "providers", "builtins"},
+    # Which components a profile consists of: where profiles, plugins, the store and the audit meet.
+    "assembly": {"api", "licensing", "nearest", "plugins", "profiles", "store"},
+    # What of a profile `glmserve bundle` packs.
+    "bundling": {"api", "assembly", "licensing", "profiles"},
+    # May it start? The audit of a profile, asked by the command line before anything is loaded.
+    "clearance": {"api", "assembly", "licensing", "profiles"},
     # Where profiles, plugins and the engine meet; the command line is its only user.
-    "deployment": {"api", "plugins", "providers", "profiles", "licensing", "engine", *BELOW_ENGINE},
+    "deployment": {"api", "plugins", "providers", "profiles", "engine", *BELOW_ENGINE},
     "cli": {
-        *("api", "bench", "deployment", "plugins", "providers", "profiles", "licensing", "nearest"),
+        *(
+            "api",
+            "assembly",
+            "bench",
+            "clearance",
+            "deployment",
+            "plugins",
+            "providers",
+            "profiles",
+            "licensing",
+            "nearest",
+        ),
         *("server", "engine", *BELOW_ENGINE),
     },
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glmserve.api import CheckpointError, ConfigError, PluginError, Topology
-from glmserve.plugins import PROJECT, Kind, Owner, Plugins, owner_of
+from glmserve.plugins import Kind, Plugins
 from glmserve.profiles import Profile
 
 if TYPE_CHECKING:
@@ -17,14 +17,6 @@ if TYPE_CHECKING:
     from glmserve.store.tokenizer import TokenizerBundle
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-
-
-@dataclass(frozen=True)
-class Component:
-    name: str
-    kind: str
-    license: str
-    source: str
 
 
 @dataclass(frozen=True)
@@ -55,7 +47,6 @@ class Plan:
     ranks: tuple[str, ...]
     memory: Memory | None
     """On each rank."""
-    components: tuple[Component, ...]
 
     def to_dict(self) -> dict[str, Any]:
         plan = asdict(self)
@@ -228,7 +219,6 @@ def _plan(profile: Profile, plugins: Plugins, resolved: _Resolved | None) -> Pla
         kv_tokens=_pool_tokens(profile),
         ranks=profile.transport.hosts,
         memory=memory,
-        components=_components(profile, plugins, providers),
     )
 
 
@@ -250,19 +240,3 @@ def _memory(profile: Profile, quantization: Quantization, resolved: _Resolved) -
             per_token *= size
         kv += per_token * _pool_tokens(profile)
     return Memory(weights, kv)
-
-
-def _components(profile: Profile, plugins: Plugins, providers: dict[Kind, str]) -> tuple[Component, ...]:
-    runtime = owner_of(PROJECT)
-    components = [Component(PROJECT, "runtime", runtime.license, f"{runtime.distribution} {runtime.version}")]
-    seen: set[Owner] = {runtime}
-    for kind, name in providers.items():
-        if name == "auto":
-            continue
-        owner = plugins.owner(kind, name)
-        if owner not in seen:
-            seen.add(owner)
-            source = f"{owner.distribution} {owner.version}"
-            components.append(Component(f"{kind} {name}", "plugin", owner.license, source))
-    components.append(Component(profile.model.served_name, "model", profile.model.license, profile.model.source))
-    return tuple(components)

@@ -26,7 +26,17 @@ from glmserve.api import PluginError, hookspecs
 from glmserve.nearest import nearest
 from glmserve.providers import SEAMS, SELECTION, Kind, Owner, Plugins, ProviderRecord
 
-__all__ = ["PROJECT", "SELECTION", "Kind", "Owner", "Plugins", "ProviderRecord", "load_plugins", "owner_of"]
+__all__ = [
+    "PROJECT",
+    "SELECTION",
+    "Kind",
+    "Owner",
+    "Plugins",
+    "ProviderRecord",
+    "load_plugins",
+    "owner_of",
+    "selected_distributions",
+]
 
 PROJECT = "glmserve"
 
@@ -57,6 +67,12 @@ def load_plugins(extra: Path | Sequence[Path] | None = None, environ: Mapping[st
         register(_load_file(path), str(path), owner)
     _check_spelling(manager, owners)
     return _collect(manager, owners)
+
+
+def selected_distributions(environ: Mapping[str, str] = os.environ) -> frozenset[str]:
+    """Normalised names of the distributions whose plugins would load, without loading them."""
+    points = _selected(entry_points(group=PROJECT), environ.get(SELECTION))
+    return frozenset(_normal(point.dist.name) for point in points if point.dist is not None)
 
 
 def owner_of(name: str) -> Owner:

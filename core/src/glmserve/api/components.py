@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import ConfigError
 
-SCHEMA = "glmserve.component/1"
+SCHEMA: Final = "glmserve.component/1"
 MAX_MANIFEST_BYTES = 1 << 20
 
 ComponentKind = Literal[

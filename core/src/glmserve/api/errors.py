@@ -34,6 +34,10 @@ class IntegrityError(SourceError):
     """Bytes are not what their digest or their own format says they should be."""
 
 
+class LicenseError(GlmserveError):
+    """A licence, a missing fact or a missing acceptance does not let this happen."""
+
+
 class CheckpointError(GlmserveError):
     """A checkpoint is readable but does not fit: missing or unexpected tensors, unsupported type or family."""
 

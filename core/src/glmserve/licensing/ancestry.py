@@ -54,7 +54,11 @@ def conflict(catalogue: Catalogue, component: Component, ancestor: Component) ->
     mine, theirs = _parsed(component), _parsed(ancestor)
     if mine is None or theirs is None or not (_catalogued(catalogue, mine) and _catalogued(catalogue, theirs)):
         return None
-    laxer = [name for name in PERMISSIONS if _grade(catalogue, mine, name) > _grade(catalogue, theirs, name)]
+    laxer = [
+        name
+        for name in PERMISSIONS
+        if _grade(catalogue, theirs, name) == _RANK["no"] and _grade(catalogue, mine, name) == _RANK["yes"]
+    ]
     if _gates(catalogue, theirs) - _gates(catalogue, mine):
         laxer.append("a gate that is left out")
     if not laxer:

@@ -17,9 +17,10 @@ from .acceptance import Ledger
 from .ancestry import check_circles
 from .case import Case
 from .expressions import MalformedExpression
+from .found import declared_tree
 from .policy import Document, LicensesSection, OrganisationPolicy
 from .report import Component, Report, Row, Ruling, Use, Verdict
-from .verdict import check_choice, conclude, declared_tree, judge, worst
+from .verdict import check_choice, conclude, judge, worst
 
 if TYPE_CHECKING:
     from .catalogue import Catalogue
@@ -52,14 +53,16 @@ def audit(
     *,
     ancestors: Iterable[Component] = (),
     policies: Sequence[OrganisationPolicy] = (),
+    drafters: Sequence[str] = (),
     ledger: Ledger = Ledger(),  # noqa: B008 - frozen
     today: date | None = None,
     versions: Mapping[str, str] | None = None,
 ) -> Report:
     """Judge every component under every use that is asked about.
 
-    `ancestors` are components that others are made from and that are no part of the assembly. `policies` hold
-    besides that of the section. Raises ConfigError when the section or the manifests contradict themselves.
+    `ancestors` are components that others are made from and that are no part of the assembly. `policies` hold besides
+    that of the section. `drafters` are ways out of a drafter's terms. Raises ConfigError when the section or the
+    manifests contradict themselves.
     """
     known = _by_id(components)
     known = {**{c.id: c for c in ancestors}, **known}
@@ -77,6 +80,7 @@ def audit(
         today=today or date.today(),
         policies=policies,
         ledger=ledger,
+        drafters=tuple(drafters),
         commercial=question.commercial or section.facts.purpose == "commercial",
         service=section.service,
         starting=question.starting,
@@ -96,6 +100,7 @@ def audit(
         strict=question.strict,
         versions={**(versions or {}), "catalogue": catalogue.version, "spdx-list": catalogue.spdx_version},
         warnings=warnings,
+        records_intact=not ledger.problems,
     )
 
 

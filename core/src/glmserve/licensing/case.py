@@ -29,6 +29,8 @@ class Case:
     policies: Sequence[OrganisationPolicy] = ()
     """All of them have to hold."""
     ledger: Ledger = field(default_factory=Ledger)
+    drafters: tuple[str, ...] = ()
+    """Ways out of a drafter's terms: other drafters, as the command line names them."""
     commercial: bool = False
     service: bool = False
     starting: bool = False

@@ -107,6 +107,12 @@ class Catalogue:
             )
         return LicenseText("", digest(text), text)
 
+    def text_of(self, identifier: str) -> str | None:
+        """The text of an identifier such as "MIT" or "Apache-2.0 WITH LLVM-exception", or None."""
+        license = _leaf(identifier)
+        text = self.text(license) if license is not None else None
+        return text.text if text is not None else None
+
     def matches(self, entry: str, license: License) -> bool:
         """Whether an entry of a policy, a licence or a set, means this licence.
 

@@ -7,7 +7,6 @@ that references are unique, so both are made sure of here.
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import UTC, datetime
 from typing import Any
 
 from glmserve.api.components import Ancestor, FileEntry
@@ -18,9 +17,11 @@ from .exports import (
     content_uuid,
     declared_tree,
     left_out,
+    one_version,
     ordered,
     package_url,
     reference_text,
+    timestamp,
     version_of,
     web_url,
 )
@@ -61,12 +62,13 @@ def document(
     rows = ordered(report)
     out = left_out(report, stubs)
     references = [_reference(row.component.id) for row in rows]
+    by_id = {row.component.id: row for row in rows}
     bom: Json = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
         "metadata": _metadata(report, epoch),
-        "components": [_component(row, {r.component.id: r for r in rows}, report, text_of, out) for row in rows],
+        "components": [_component(row, by_id, report, text_of, out) for row in rows],
         "dependencies": [
             {"ref": PROFILE, "dependsOn": sorted(references)},
             *({"ref": reference} for reference in sorted(references)),
@@ -85,7 +87,9 @@ def _reference(component_id: str) -> str:
 
 
 def _metadata(report: Report, epoch: int | None) -> Json:
-    tool = {"type": "application", "name": "glmserve", "version": report.versions.get("glmserve", "")}
+    tool = {"type": "application", "name": "glmserve"}
+    if version := one_version(report.versions.get("glmserve", "")):
+        tool["version"] = version
     metadata: Json = {
         "tools": {"components": [tool]},
         "component": {"type": "application", "bom-ref": PROFILE, "name": one_line(report.profile) or PROFILE},
@@ -96,7 +100,7 @@ def _metadata(report: Report, epoch: int | None) -> Json:
         ],
     }
     if epoch is not None:
-        metadata["timestamp"] = datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        metadata["timestamp"] = timestamp(epoch)
     return metadata
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection
+from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote, urlsplit
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from glmserve.api.components import Origin
-from glmserve.api.errors import GlmserveError
+from glmserve.api.errors import ConfigError, GlmserveError
 
 from .expressions import ABSENT, Expression, License, MalformedExpression, parse, same
 from .report import Component, Report, Row
@@ -107,8 +108,22 @@ def one_version(text: str) -> str:
     return text if text.isprintable() and len(text) <= 256 else ""
 
 
-def is_commit(revision: str) -> bool:
-    return _COMMIT.fullmatch(revision) is not None
+def git_location(origin: Origin) -> str | None:
+    """The address of the publisher's copy at its commit, as `git+https://...@commit`."""
+    url = web_url(origin.url)
+    if origin.type not in ("hf", "git") or not url or "?" in url or not _COMMIT.fullmatch(origin.revision):
+        return None
+    return f"git+{url.rstrip('/')}@{origin.revision}"
+
+
+def timestamp(epoch: int) -> str:
+    """`epoch` in seconds (SOURCE_DATE_EPOCH) as ISO 8601 in UTC. Raises ConfigError for one that no calendar has."""
+    try:
+        return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        raise ConfigError(
+            f"SOURCE_DATE_EPOCH is {epoch}, which is no date; give the seconds since 1970-01-01."
+        ) from None
 
 
 def package_url(component: Component) -> str | None:

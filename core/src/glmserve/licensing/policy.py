@@ -38,8 +38,8 @@ class Document(_Table):
 class Facts(_Table):
     """What only the user knows. A fact that is not stated is undeclared, never false.
 
-    Besides `purpose`, the names are those that gates of the catalogue ask for; `check_names` in
-    `glmserve.licensing.catalogue` refuses others.
+    Besides `purpose`, the names are those that gates of the catalogue ask for; `glmserve.licensing.audit.check_section`
+    refuses others.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
@@ -49,6 +49,13 @@ class Facts(_Table):
 
     def get(self, name: str) -> bool | Document | None:
         return (self.__pydantic_extra__ or {}).get(name)
+
+    def shown(self) -> dict[str, bool | str]:
+        """All facts, for a record: of a document its digest."""
+        shown: dict[str, bool | str] = {} if self.purpose is None else {"purpose": self.purpose}
+        for name, value in (self.__pydantic_extra__ or {}).items():
+            shown[name] = value.sha256 if isinstance(value, Document) else value
+        return shown
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -106,15 +113,17 @@ class Grant(_Table):
 class LicensesSection(_Table):
     """Everything an audit wants to know from the user."""
 
-    facts: Facts = Facts()
-    policy: OrganisationPolicy = OrganisationPolicy()
-    clarify: tuple[Clarification, ...] = Field((), strict=False)
-    exceptions: tuple[Exception_, ...] = Field((), strict=False)
-    grants: tuple[Grant, ...] = Field((), strict=False)
-    catalogue: tuple[Text, ...] = Field((), strict=False)
-    """Files with terms of the user's own, relative to the file that names them; marked `local` in every report."""
-    service: bool = False
-    """Third parties reach the model over an API."""
+    facts: Facts = Field(Facts(), description="What only you know: purpose, and the facts that gates ask for.")
+    policy: OrganisationPolicy = Field(OrganisationPolicy(), description="Licences that your organisation lets in.")
+    clarify: tuple[Clarification, ...] = Field(
+        (), strict=False, description="What the licence texts of a distribution are."
+    )
+    exceptions: tuple[Exception_, ...] = Field((), strict=False, description="What your organisation lets through.")
+    grants: tuple[Grant, ...] = Field((), strict=False, description="What a licensor permitted you in writing.")
+    catalogue: tuple[Text, ...] = Field(
+        (), strict=False, description="Files with terms of your own, marked as such in every report."
+    )
+    service: bool = Field(False, description="Third parties reach the model over an API.")
 
 
 def load_policy(path: Path) -> LicensesSection:

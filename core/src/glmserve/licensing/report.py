@@ -196,6 +196,9 @@ class Report:
     warnings: tuple[str, ...] = ()
     """What is wrong with the policy rather than with a component: unused or expired entries, local terms."""
 
+    records_intact: bool = True
+    """The file of acceptances is as it was written."""
+
     @property
     def intact(self) -> bool:
         rulings = (ruling for row in self.rows for ruling in row.rulings.values())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from datetime import UTC, datetime
 from typing import Any
 
 from glmserve.api.components import Ancestor
@@ -14,11 +13,12 @@ from .exports import (
     concluded_tree,
     content_uuid,
     declared_tree,
-    is_commit,
+    git_location,
     left_out,
     ordered,
     package_url,
     reference_text,
+    timestamp,
     version_of,
     web_url,
 )
@@ -137,9 +137,8 @@ def _respelled(tree: Expression, spellings: dict[str, str]) -> Expression:
 
 def _creation(report: Report, epoch: int | None) -> Json:
     version = one_line(report.versions.get("glmserve", ""))
-    created = datetime.fromtimestamp(epoch or 0, UTC)
     creation: Json = {
-        "created": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "created": timestamp(epoch or 0),
         "creators": [f"Tool: glmserve-{version}" if version else "Tool: glmserve"],
     }
     if epoch is None:
@@ -196,9 +195,9 @@ def _package(row: Row, report: Report, names: dict[str, str], spellings: dict[st
 
 def _download_location(row: Row) -> str:
     origin = row.component.manifest.origin
-    if origin is None or not (url := web_url(origin.url)):
+    if origin is None:
         return NOASSERTION
-    return f"git+{url}@{origin.revision}" if origin.type in ("hf", "git") and is_commit(origin.revision) else url
+    return git_location(origin) or web_url(origin.url) or NOASSERTION
 
 
 def _supplier(publisher: str) -> str:

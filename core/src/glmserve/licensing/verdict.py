@@ -15,11 +15,11 @@ from pathlib import Path
 from .ancestry import CHANGE, conflict
 from .case import Case
 from .expressions import ABSENT, And, Expression, License, MalformedExpression, Or, is_branch, licenses, parse, same
+from .found import declared_tree, license_text
 from .lifting import document_of, lift
 from .pins import unpinned
-from .report import INTEGRITY, Component, Finding, LicenseText, Reason, Use, Verdict
+from .report import INTEGRITY, Component, Finding, Reason, Use, Verdict
 from .terms import Change, Purpose, judge_gate, judge_terms
-from .texts import identify
 
 
 def worst(findings: Sequence[Finding]) -> Verdict:
@@ -29,14 +29,13 @@ def worst(findings: Sequence[Finding]) -> Verdict:
 def judge(case: Case, component: Component, use: Use) -> list[Finding]:
     """All findings of a component under a use, worst first; the verdict is `worst` of them."""
     found = _judge(case, component, use, Change.NONE, ())
+    if component.manifest.kind == "drafter" and not use.shares:
+        # The way out that needs nobody's consent comes first.
+        found = [
+            replace(f, remedies=(*case.drafters, *f.remedies)) if f.verdict > Verdict.CONDITIONS else f for f in found
+        ]
     unique = {(f.code, f.message): f for f in sorted(found, key=lambda f: f.verdict)}
     return sorted(unique.values(), key=lambda f: (-f.verdict, f.code, f.message))
-
-
-def declared_tree(component: Component) -> Expression | None:
-    """The declared expression, or None when there is none. Raises MalformedExpression."""
-    text = component.manifest.license.expression
-    return None if text.strip().casefold() in ABSENT else parse(text)
 
 
 def conclude(case: Case, component: Component) -> Expression | None:
@@ -78,17 +77,6 @@ def check_choice(component: Component) -> str | None:
     return None
 
 
-def license_text(case: Case, component: Component, license: License, alone: bool) -> LicenseText | None:
-    """The text of one licence of a component: its own first, then that of the catalogue.
-
-    `alone`: it is the only licence of the component, so that its own text can only be this one.
-    """
-    for text in component.texts:
-        if alone or license.id in identify(text.text):
-            return text
-    return case.catalogue.text(license)
-
-
 def _judge(case: Case, component: Component, use: Use, change: Change, heirs: tuple[Component, ...]) -> list[Finding]:
     """`change` is what happened to the component on its way into the last of `heirs`, components made from it."""
     if component in heirs:
@@ -101,8 +89,11 @@ def _judge(case: Case, component: Component, use: Use, change: Change, heirs: tu
         findings += _acceptance(case, component, use)
     if (what := unpinned(component.manifest.origin)) is not None:
         findings.append(Finding(Reason.REVISION_UNPINNED, Verdict.UNKNOWN, what, remedies=("pin the revision",)))
+    own = {(f.code, f.message) for f in findings}
     for ancestor in component.manifest.derived_from:
-        findings += _ancestor(case, component, ancestor.id, ancestor.relation, use, change, (*heirs, component))
+        inherited = _ancestor(case, component, ancestor.id, ancestor.relation, use, change, (*heirs, component))
+        # A duty that the component has itself is not told again for what it was made from.
+        findings += [f for f in inherited if (f.code, f.message.partition(": ")[2]) not in own]
     return findings
 
 
@@ -209,10 +200,12 @@ def _leaf(case: Case, component: Component, license: License, use: Use, change: 
 
 
 def _text(case: Case, component: Component, license: License, alone: bool) -> list[Finding]:
-    if license_text(case, component, license, alone) is None:
+    if license_text(case.catalogue, component, license, alone) is None:
         terms = case.catalogue.find(license)
         where = f"fetch it from {terms.canonical_url}" if terms and terms.canonical_url else "ask its publisher"
         message = f"the text of {license} has to travel with every copy, and it is not here"
+        if terms is not None and not terms.text_sha256:
+            message += "; this project ships none until a person has compared it with its publisher's"
         return [Finding(Reason.TEXT_MISSING, Verdict.DENY, message, remedies=(f"{where} and lay it beside the files",))]
     lines = component.manifest.attribution.copyright
     if lines:
@@ -280,7 +273,7 @@ def _acceptance(case: Case, component: Component, use: Use) -> list[Finding]:
 
 
 def _accepted(case: Case, component: Component, license: License, alone: bool, needed: bool = True) -> list[Finding]:
-    text = license_text(case, component, license, alone)
+    text = license_text(case.catalogue, component, license, alone)
     state = case.ledger.state(component.manifest, str(license), text.sha256 if text else None)
     ways = (f"read and accept it: glmserve licenses accept {component.id}",)
     if state == "stale":

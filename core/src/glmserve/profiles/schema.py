@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
+from glmserve.licensing.policy import LicensesSection
+
 from .locate import Origins
 
 Count = Annotated[int, Field(ge=1)]
@@ -37,6 +39,15 @@ class ModelSection(Section):
     license: Text = Field("unknown", description="Licence of the weights, an SPDX expression.")
 
 
+class ComponentsSection(Section):
+    """Ids of the manifests of what is not code. Without any, the model is judged by model.license and its own files."""
+
+    model: tuple[Text, ...] = Field((), strict=False, description="What comes with the model.")
+    drafters: dict[str, Annotated[tuple[Text, ...], Field(strict=False)]] = Field(
+        default_factory=dict, description="What a drafter brings, by the provider's name."
+    )
+
+
 class EngineSection(Section):
     max_context: Count = Field(8192, description="Longest conversation, prompt and completion, in tokens.")
     kv_tokens: Count = Field(
@@ -59,6 +70,10 @@ class EngineSection(Section):
 
 class DrafterSection(Section):
     name: Text = Field("none", description="Drafter provider.")
+    fallback: str = Field(
+        "",
+        description="Drafter to use, and to announce, when licences do not let this one run; empty refuses to start.",
+    )
     depth: int = Field(4, ge=0, le=64, description="Most tokens drafted at once.")
     options: dict[str, Any] = Field(default_factory=dict, description="The drafter's own settings.")
 
@@ -92,6 +107,8 @@ class Profile(Section):
 
     profile: About = About()
     model: ModelSection
+    components: ComponentsSection = ComponentsSection()
+    licenses: LicensesSection = LicensesSection()
     engine: EngineSection = EngineSection()
     drafter: DrafterSection = DrafterSection()
     cache: CacheSection = CacheSection()
@@ -101,11 +118,26 @@ class Profile(Section):
 
     _origins: Origins = PrivateAttr(default_factory=Origins)
 
+    def with_drafter(self, name: str) -> Profile:
+        """The profile with another drafter provider, and without the options of its own."""
+        drafter = self.drafter.model_copy(update={"name": name, "options": {}})
+        return self.model_copy(update={"drafter": drafter})
+
     def where(self, key: str) -> str:
         """What set the dotted `key`: "local.toml:12", "--set drafter.name" or "GLMSERVE_DRAFTER_NAME"."""
         return self._origins.where(tuple(key.split(".")))
 
     @property
+    def directory(self) -> Path:
+        """Of the profile's file: what it names is relative to it."""
+        return self._origins.path.parent
+
+    @property
+    def source_text(self) -> str:
+        """The profile's file, word for word."""
+        return self._origins.path.read_text("utf-8")
+
+    @property
     def plugin_files(self) -> tuple[Path, ...]:
         """plugins.files, made absolute."""
-        return tuple(self._origins.path.parent / name for name in self.plugins.files)
+        return tuple(self.directory / name for name in self.plugins.files)

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from glmserve.api import UnavailableError
 
-from . import errors, health, metrics, tokenize
+from . import errors, health, metrics, status, tokenize
 from .auth import AuthMiddleware, read_keys
 from .chat_template import ChatTemplate
 from .metrics import CountingMiddleware, Metrics
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from glmserve.engine.engine import Engine
     from glmserve.store.tokenizer import TokenizerBundle
 
-WHILE_DRAINING = frozenset({"/livez", "/readyz", "/health", "/version", "/metrics"})
+WHILE_DRAINING = frozenset({"/livez", "/readyz", "/health", "/version", "/status", "/metrics"})
 """Answered while running streams end; everything else is refused."""
 
 
@@ -45,6 +45,7 @@ class Serving:
     """What the routes serve. The model's part is empty while it loads; `open` fills it."""
 
     settings: ServerSettings = field(default_factory=ServerSettings)
+    licenses: status.Licenses | None = None
     engine: Engine | None = None
     draining: bool = False
 
@@ -112,6 +113,7 @@ def create_app(serving: Serving, keys: Sequence[bytes] | None = None) -> FastAPI
         models.router,
         tokenize.router,
         health.router,
+        status.router,
         metrics.router,
     )
     for router in routers:

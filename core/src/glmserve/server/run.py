@@ -22,6 +22,7 @@ from glmserve.api import GlmserveError
 
 from .app import ServerSettings, Serving, create_app
 from .auth import read_keys
+from .status import Licenses
 
 if TYPE_CHECKING:
     from glmserve.engine.engine import Engine
@@ -39,11 +40,12 @@ class AddressError(GlmserveError):
     """The server cannot listen where it was told to."""
 
 
-def serve(settings: ServerSettings, load: Load) -> None:
+def serve(settings: ServerSettings, load: Load, licenses: Licenses | None = None) -> None:
     """Serve until a signal ends it. `load` gives an engine that is not started, its tokenizer and the served name.
 
     The socket is bound before anything is loaded, so a port in use is known at once, and health checks are answered
-    during the load. Raises what `load` raises, ConfigError for the key file, and AddressError.
+    during the load. `licenses` is the audit that let the model in, for /status and the banner. Raises what `load`
+    raises, ConfigError for the key file, and AddressError.
     """
     keys = read_keys(Path(settings.api_key_file)) if settings.api_key_file else ()
     listener = bind(settings.host, settings.port)
@@ -51,7 +53,7 @@ def serve(settings: ServerSettings, load: Load) -> None:
     if not keys and not is_loopback(listener):
         log.warning("anyone who can reach %s may use this server; set --api-key-file.", settings.host)
     _say(f"glmserve listens on {_url(settings.host, listener)} and loads the model ...")
-    process = _Process(settings, keys, listener)
+    process = _Process(Serving(settings, licenses), keys, listener)
     asyncio.run(process.main(load))
     if process.failure is not None:
         raise process.failure
@@ -107,11 +109,11 @@ class _Server(uvicorn.Server):
 
 
 class _Process:
-    def __init__(self, settings: ServerSettings, keys: tuple[bytes, ...], listener: socket.socket) -> None:
-        self._settings = settings
+    def __init__(self, serving: Serving, keys: tuple[bytes, ...], listener: socket.socket) -> None:
+        self._settings = serving.settings
         self._keyed = bool(keys)
         self._listener = listener
-        self._serving = Serving(settings)
+        self._serving = serving
         self._server = _Server(
             uvicorn.Config(
                 create_app(self._serving, keys),
@@ -158,6 +160,10 @@ class _Process:
             f"glmserve is ready: {_url(self._settings.host, self._listener)}/v1, model {name}, "
             f"context {engine.max_context} tokens, {promise}, API keys {'on' if self._keyed else 'off'}"
         )
+        if (licenses := self._serving.licenses) is not None:
+            _say(f"licences: {licenses.verdict} for {licenses.use}; /status lists the components")
+            if licenses.announcement:
+                log.warning("%s", licenses.announcement)
 
     def _told_to_stop(self) -> None:
         if self._draining is not None:

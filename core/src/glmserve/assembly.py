@@ -1,0 +1,211 @@
+"""What a profile assembles: its components, where they lie, and the audit of all of them.
+
+No plugin is imported here: every installed plugin counts, whichever providers the profile names, because a run loads
+them all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+from glmserve.api import ConfigError, GlmserveError
+from glmserve.api.components import SCHEMA, LicenseDeclaration, Manifest, Origin
+from glmserve.licensing.acceptance import Ledger, default_file, read_ledger
+from glmserve.licensing.audit import Question, audit
+from glmserve.licensing.catalogue import Catalogue, load_catalogue
+from glmserve.licensing.evidence import Progress, gather
+from glmserve.licensing.installed import FoundManifest, closure, distributions, manifests
+from glmserve.licensing.pins import unpinned
+from glmserve.licensing.policy import LicensesSection, OrganisationPolicy, anchored, joined
+from glmserve.licensing.report import Component, Report
+from glmserve.nearest import nearest
+from glmserve.plugins import PROJECT, selected_distributions
+from glmserve.profiles import Profile
+from glmserve.store.pull import locate
+from glmserve.store.sources import HubSource, PathSource, PypiSource, parse_source
+
+CODE = ("glmserve", "glmserve-licenses")
+"""The distributions that are part of every assembly; the rest of its code are the selected plugins."""
+HUB = "https://huggingface.co/"
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The parts of a profile, and those that they were made from."""
+
+    profile: str
+    components: tuple[Component, ...]
+    ancestors: tuple[Component, ...]
+    section: LicensesSection
+    drafters: tuple[str, ...] = ()
+    """Other drafters than the profile's, as ways out of its terms."""
+
+
+def catalogue_of(section: LicensesSection) -> Catalogue:
+    """The reviewed terms, with those of the user's own that the section names."""
+    return load_catalogue([Path(file) for file in section.catalogue])
+
+
+def assemble(
+    profile: Profile,
+    *,
+    drafter: str | None = None,
+    policy: LicensesSection | None = None,
+    environment: bool = False,
+    python_paths: Sequence[str] | None = None,
+    progress: Progress | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Assembly:
+    """Find the components of a profile.
+
+    `drafter` replaces the profile's. `policy` adds to its section [licenses]. `environment` takes in every installed
+    distribution, and not only what the assembly needs; `python_paths` are those of another interpreter. With `progress`
+    every file is hashed. Raises ConfigError for a component that no manifest describes.
+    """
+    section = anchored(profile.licenses, profile.directory)
+    if policy is not None:
+        section = joined(section, policy)
+    found = {f.manifest.id: f for f in manifests(python_paths)}
+    code = {*CODE, *selected_distributions(environ)}
+    shipped = [f for f in found.values() if f.manifest.kind == "code" and f.distribution in code]
+    components = [_gathered(f, f.root, progress) for f in shipped]
+    components += _model(profile, found, progress)
+    components += [_drafter_part(found, id, progress) for id in _drafter_parts(profile, drafter)]
+    components += [_single_file(path) for path in profile.plugin_files]
+    described = {f.distribution for f in shipped}
+    installed = distributions(python_paths, section.clarify, described, verify=progress is not None)
+    wanted = None if environment else closure(code, python_paths)
+    for part in installed:
+        if part.distribution in code:
+            # A plugin without a manifest of its own is judged by its metadata.
+            components.append(replace(part, environment=False))
+        elif wanted is None or part.distribution in wanted:
+            components.append(part)
+    ids = {component.id for component in components}
+    ancestors = tuple(_gathered(f, None, None) for f in found.values() if f.manifest.id not in ids)
+    return Assembly(profile.profile.name, tuple(components), ancestors, section, _other_drafters(profile))
+
+
+def audit_profile(
+    assembly: Assembly,
+    question: Question,
+    *,
+    policies: Sequence[OrganisationPolicy] = (),
+    ledger: Ledger | None = None,
+    today: date | None = None,
+) -> Report:
+    """Judge an assembly. The user's own acceptances are read unless `ledger` is given."""
+    return audit(
+        assembly.profile,
+        assembly.components,
+        assembly.section,
+        catalogue_of(assembly.section),
+        question,
+        ancestors=assembly.ancestors,
+        policies=policies,
+        drafters=assembly.drafters,
+        ledger=read_ledger(default_file()) if ledger is None else ledger,
+        today=today,
+        versions={"glmserve": version(PROJECT)},
+    )
+
+
+def _other_drafters(profile: Profile) -> tuple[str, ...]:
+    others = dict.fromkeys(filter(None, (profile.drafter.fallback, "none")))
+    note = {"mtp": " (the model's own layer, under the model's licence)"}
+    return tuple(f"--drafter {name}{note.get(name, '')}" for name in others if name != profile.drafter.name)
+
+
+def _gathered(found: FoundManifest, root: Path | None, progress: Progress | None) -> Component:
+    manifest = found.manifest
+    if manifest.kind == "code" and not manifest.version:
+        manifest = manifest.model_copy(update={"version": found.version})
+    distribution = found.distribution if manifest.kind == "code" else ""
+    gathered = gather(manifest, root, found.source, distribution=distribution, progress=progress)
+    return replace(gathered, findings=(*gathered.findings, *found.findings))
+
+
+def _named(found: Mapping[str, FoundManifest], id: str, key: str) -> FoundManifest:
+    if id not in found:
+        raise ConfigError(
+            f"{key} names the component {id!r}, which no installed manifest describes{nearest(id, found)}."
+        )
+    return found[id]
+
+
+def _model(profile: Profile, found: Mapping[str, FoundManifest], progress: Progress | None) -> list[Component]:
+    root = _root_of_model(profile)
+    ids = profile.components.model
+    if ids:
+        key = profile.where("components.model")
+        return [_gathered(_named(found, id, f"{key}: components.model"), root, progress) for id in ids]
+    return [gather(_undescribed(profile), root, f"profile {profile.profile.name}", progress=progress)]
+
+
+def _root_of_model(profile: Profile) -> Path | None:
+    """The directory that holds the model's files, or None when it is not on this machine."""
+    try:
+        path = locate(parse_source(profile.model.source), profile.model.sha256 or None)
+    except GlmserveError:
+        return None  # a path that does not exist yet; whoever runs the profile is told
+    if path is None:
+        return None
+    return path if path.is_dir() else path.parent
+
+
+def _undescribed(profile: Profile) -> Manifest:
+    """The manifest of a model of which the profile alone says something."""
+    source = parse_source(profile.model.source)
+    declared = profile.model.license
+    origin = None
+    if isinstance(source, HubSource):
+        publisher = source.repo.partition("/")[0]
+        origin = Origin(type="hf", url=f"{HUB}{source.repo}", revision=source.revision, publisher=publisher)
+    elif isinstance(source, PypiSource):
+        origin = Origin(type="wheel", url=f"https://pypi.org/project/{source.package}/", revision=source.version)
+    return Manifest(
+        schema=SCHEMA,
+        id="model",
+        name=profile.model.served_name,
+        kind="weights",
+        delivery="user-supplied" if isinstance(source, PathSource) else "fetch",
+        origin=origin,
+        license=LicenseDeclaration(expression=declared, declared_at=profile.where("model.license")),
+    )
+
+
+def _drafter_parts(profile: Profile, drafter: str | None) -> tuple[str, ...]:
+    return profile.components.drafters.get(drafter or profile.drafter.name, ())
+
+
+def _drafter_part(found: Mapping[str, FoundManifest], id: str, progress: Progress | None) -> Component:
+    named = _named(found, id, "components.drafters")
+    origin = named.manifest.origin
+    root = None
+    if origin is not None and origin.type == "hf" and unpinned(origin) is None:
+        root = locate(HubSource(origin.url.removeprefix(HUB), origin.revision))
+    return _gathered(named, root, progress)
+
+
+def _single_file(path: Path) -> Component:
+    """A plugin of one file declares its licence in a comment, as the SPDX specification says."""
+    try:
+        head = path.read_bytes()[:4096].decode("utf-8", "replace")
+    except OSError:
+        head = ""  # whoever loads the plugin is told
+    tag = re.search(r"SPDX-License-Identifier:[ \t]*([^\r\n]*)", head)
+    manifest = Manifest(
+        schema=SCHEMA,
+        id=re.sub(r"[^a-z0-9._-]+", "-", f"plugin-{path.stem}".lower())[:64],
+        name=path.name,
+        kind="code",
+        delivery="user-supplied",
+        license=LicenseDeclaration(expression=tag[1].strip() if tag else "", declared_at=path.name),
+    )
+    return Component(manifest, f"the plugin file {path.name}")
