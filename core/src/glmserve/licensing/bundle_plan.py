@@ -109,8 +109,11 @@ def _worst(ruling: Ruling, use: Use) -> list[Finding]:
 
 
 def _advised(finding: Finding, way_out: str) -> Finding:
+    if way_out:
+        return finding
+    others = tuple(remedy for remedy in finding.remedies if "stub" not in remedy)
     remedy = "bundle with --stub, which leaves it to be fetched from its publisher"
-    return finding if way_out or finding.remedies else replace(finding, remedies=(remedy,))
+    return replace(finding, remedies=(*others, remedy))
 
 
 def _line(row: Row | None, finding: Finding) -> str:

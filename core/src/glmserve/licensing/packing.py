@@ -12,12 +12,14 @@ from glmserve.api.provenance import FILE_NAME as ORIGIN_FILE
 
 from .archive import Member, Progress
 from .bundle_plan import refuse
+from .evidence import CARD
 from .report import Component, Finding, Reason, Row, Use, Verdict
 from .sweep import Sweep
 
 Found = list[tuple[Row | None, Finding]]
 _CONTAINED = frozenset({"vendored", "snippet"})
 """Relations of a component to one that lies inside its files."""
+_ABSENT = ("fetch it with `glmserve pull`", "name it under derived_from of the component that it lies in, as vendored")
 _LEFT = frozenset({ORIGIN_FILE})
 """Files that nobody owns and that stay behind."""
 
@@ -53,7 +55,7 @@ def pack(
             progress("looking through the components", done, len(rows))
         if not files and not _lies_in_another(component, rows):
             message = "none of its files is on this machine"
-            refused.append((row, Finding(Reason.TEXT_MISSING, Verdict.DENY, message)))
+            refused.append((row, Finding(Reason.FILE_MISSING, Verdict.DENY, message, remedies=_ABSENT)))
         packed: dict[str, Member] = {}
         for file in files:
             source, problem = _real(file, component)
@@ -109,7 +111,8 @@ def _off_record(component: Component, packed: Mapping[str, Member]) -> Iterator[
     entries = {entry.path: entry for entry in manifest.files}
     if not entries or not packed:
         return
-    papers = {*(text.path for text in manifest.license.texts), *manifest.attribution.notice_files}
+    papers = {*(text.path for text in manifest.license.texts), *(text.path for text in component.texts)}
+    papers |= {*manifest.attribution.notice_files, CARD}
     for path, member in packed.items():
         entry = entries.get(path)
         if entry is None and path not in papers:
