@@ -52,6 +52,7 @@ ALLOWED: dict[str, set[str]] = {
             "api",
             "assembly",
             "bench",
+            "bundling",
             "clearance",
             "deployment",
             "plugins",

@@ -1,7 +1,6 @@
 """Deterministic tar files: what is written depends on paths, contents and an epoch, and on nothing else.
 
-There is one way to write given files, and the reader takes no other: it makes every header again from what it read and
-compares. So a changed bit in a header, in padding or after the end is seen as surely as one in a file's content.
+There is one way to write given files, and `archive_reader` takes no other.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import stat
 import struct
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -29,10 +28,8 @@ CHUNK_BYTES = 1 << 20
 MAX_EPOCH_S = 8**11 - 1
 """The latest modification time that a plain tar header holds."""
 MAX_PATH_BYTES = 1024
-MAX_ENTRIES = 1_000_000
-_BLOCK = tarfile.BLOCKSIZE
-_MAX_EXTENSION_BYTES = 16 * _BLOCK
-_END = bytes(2 * _BLOCK)
+BLOCK_BYTES = tarfile.BLOCKSIZE
+END = bytes(2 * BLOCK_BYTES)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -48,19 +45,6 @@ class Member:
     """Bytes."""
     sha256: str
     executable: bool = False
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A file that was read."""
-
-    path: str
-    size: int
-    """Bytes."""
-    sha256: str
-    executable: bool
-    offset: int
-    """Of its content, in bytes from the start of the archive."""
 
 
 def path_fault(path: str) -> str:
@@ -137,36 +121,37 @@ def write_archive(out: Path, members: Iterable[Member], *, epoch_s: int, progres
     """
     if not 0 <= epoch_s <= MAX_EPOCH_S:
         raise ConfigError(f"The modification time {epoch_s} is not between 0 and {MAX_EPOCH_S} seconds since 1970.")
-    members = sorted(members, key=lambda member: _order(member.path))
+    members = sorted(members, key=lambda member: order(member.path))
     if clash := collision(member.path for member in members):
         raise GlmserveError(f"No archive can be written, because {clash}; leave one of them out.")
-    if out.exists() and not out.is_file():
-        raise ConfigError(f"{out} is there and is not a file; choose another name for the archive.")
     temporary = out.with_name(f".{out.name}.{secrets.token_hex(8)}.partial")
     try:
+        if out.exists() and not out.is_file():
+            raise ConfigError(f"{out} is there and is not a file; choose another name for the archive.")
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             total, done = sum(member.size for member in members), 0
             for member in members:
-                file.write(_header(member.path, member.size, member.executable, epoch_s))
+                file.write(header(member.path, member.size, member.executable, epoch_s))
                 for chunk in _content(member):
                     file.write(chunk)
                     done += len(chunk)
                     if progress is not None:
                         progress(f"writing {out.name}", done, total)
-                file.write(bytes(-member.size % _BLOCK))
-            file.write(_END)
+                file.write(bytes(-member.size % BLOCK_BYTES))
+            file.write(END)
             file.flush()
             os.fchmod(file.fileno(), 0o666 & ~_umask())
             os.fsync(file.fileno())
         os.replace(temporary, out)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        # A name that is too long cannot be removed either.
+        with suppress(OSError):
+            temporary.unlink()
+        if not isinstance(error, OSError):
+            raise
         if error.errno in _FULL:
             raise GlmserveError(f"There is no room for {out}; free some space and repeat.") from None
         raise ConfigError(f"{out} cannot be written: {error.strerror or error}.") from None
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
     directory = os.open(out.parent, os.O_RDONLY)
     try:
         os.fsync(directory)
@@ -174,126 +159,13 @@ def write_archive(out: Path, members: Iterable[Member], *, epoch_s: int, progres
         os.close(directory)
 
 
-def read_archive(path: Path, progress: Progress | None = None) -> tuple[Entry, ...]:
-    """Every file of an archive that `write_archive` wrote, sorted by path.
-
-    Raises ConfigError when there is no such file, and IntegrityError for an archive that differs in any byte from what
-    `write_archive` makes of these files; links, devices, directories and paths that lead outside are among that.
-    """
-    try:
-        with path.open("rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ConfigError(f"{path} is not a regular file; name an archive.")
-            return tuple(_Reader(file, path, progress).entries())
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from None
-
-
-def content(path: Path, entry: Entry, limit_bytes: int) -> bytes:
-    """The content of an entry of the archive at `path`. Raises IntegrityError when it is larger than `limit_bytes`."""
-    if entry.size > limit_bytes:
-        raise IntegrityError(
-            f"{entry.path} in {path} has {entry.size} bytes, and more than {limit_bytes} are not read."
-        )
-    with path.open("rb") as file:
-        file.seek(entry.offset)
-        data = file.read(entry.size)
-    if hashlib.sha256(data).hexdigest() != entry.sha256:
-        raise IntegrityError(f"{path} changed while it was read.")
-    return data
-
-
-class _Reader:
-    """One pass over an archive."""
-
-    def __init__(self, file: BinaryIO, path: Path, progress: Progress | None) -> None:
-        self._file = file
-        self._path = path
-        self._progress = progress
-        self._size = os.fstat(file.fileno()).st_size
-
-    def entries(self) -> Iterator[Entry]:
-        names: list[str] = []
-        epoch_s = 0
-        while (block := self._file.read(_BLOCK)) != bytes(_BLOCK):
-            header, info = self._next_header(block)
-            if fault := path_fault(info.name):
-                raise self._damaged(f"the name {info.name[:200]!r} {fault}")
-            if names and _order(info.name) <= _order(names[-1]):
-                raise self._damaged(f"{info.name} is out of order or there twice")
-            epoch_s = epoch_s if names else int(info.mtime)
-            executable = info.mode == 0o755
-            if header != _header(info.name, info.size, executable, epoch_s):
-                raise self._damaged(f"the header of {info.name} is not as glmserve writes it")
-            names.append(info.name)
-            if len(names) > MAX_ENTRIES:
-                raise self._damaged(f"it has more than {MAX_ENTRIES} files")
-            offset = self._file.tell()
-            yield Entry(info.name, info.size, self._digest(info.size), executable, offset)
-            if any(self._file.read(-info.size % _BLOCK)):
-                raise self._damaged(f"something stands after the end of {info.name}")
-        if self._file.read(_BLOCK + 1) != bytes(_BLOCK):
-            raise self._damaged("it does not end where its last file does")
-        if clash := collision(names):
-            raise self._damaged(clash)
-
-    def _next_header(self, block: bytes) -> tuple[bytes, tarfile.TarInfo]:
-        """(its bytes, the header) that begins with `block`; an extension for a long name or size is part of it."""
-        try:
-            info = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
-            if info.type != tarfile.XHDTYPE:
-                return block, info
-            if not 0 < info.size <= _MAX_EXTENSION_BYTES:
-                raise ValueError
-            extension = self._file.read(info.size + -info.size % _BLOCK)
-            last = self._file.read(_BLOCK)
-            records = dict(_records(extension[: info.size]))
-            info = tarfile.TarInfo.frombuf(last, "utf-8", "strict")
-            info.name = records.get("path", info.name)
-            info.size = int(records.get("size", info.size))
-            if info.size < 0:
-                raise ValueError
-        except (tarfile.TarError, ValueError, OverflowError, struct.error):
-            raise self._damaged(f"there is no file header at byte {self._file.tell() - _BLOCK}") from None
-        return block + extension + last, info
-
-    def _digest(self, size: int) -> str:
-        digest, left = hashlib.sha256(), size
-        if size > self._size - self._file.tell():
-            raise self._damaged("it ends in the middle of a file")
-        while left:
-            chunk = self._file.read(min(left, CHUNK_BYTES))
-            if not chunk:
-                raise self._damaged("it became shorter while it was read")
-            digest.update(chunk)
-            left -= len(chunk)
-            if self._progress is not None:
-                self._progress(f"checking {self._path.name}", self._file.tell(), self._size)
-        return digest.hexdigest()
-
-    def _damaged(self, why: str) -> IntegrityError:
-        return IntegrityError(f"{self._path} is not an undamaged bundle: {why}; get it again from where it was made.")
-
-
-def _records(extension: bytes) -> Iterator[tuple[str, str]]:
-    """Key and value of every record of a pax header. Raises ValueError."""
-    while extension:
-        length, _, _ = extension.partition(b" ")
-        record = extension[: int(length)] if length.isdigit() and len(length) < 6 else b""
-        key, equals, value = record[len(length) + 1 : -1].partition(b"=")
-        if not equals or not record.endswith(b"\n"):
-            raise ValueError("malformed record")
-        yield key.decode("utf-8"), value.decode("utf-8")
-        extension = extension[len(record) :]
-
-
-def _header(path: str, size: int, executable: bool, epoch_s: int) -> bytes:
+def header(path: str, size: int, executable: bool, epoch_s: int) -> bytes:
+    """What stands before a file, some blocks long; empty for numbers that no header can hold."""
     info = tarfile.TarInfo(path)
     info.size, info.mtime, info.mode = size, epoch_s, 0o755 if executable else 0o644
     try:
         return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
     except (ValueError, OverflowError, struct.error):
-        # Only of numbers that a damaged header held.
         return b""
 
 
@@ -312,7 +184,8 @@ def _content(member: Member) -> Iterator[bytes]:
             raise IntegrityError(f"{member.source} changed while it was packed; repeat when nothing writes to it.")
 
 
-def _order(path: str) -> bytes:
+def order(path: str) -> bytes:
+    """The key by which files are sorted."""
     return path.encode("utf-8", "surrogateescape")
 
 

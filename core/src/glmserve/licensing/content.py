@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from .magic import HEAD_BYTES, EncodedData, archive, sniff
-from .unpack import UNPACK_ERRORS, Budget, TooMuch, decompressed, unsafe_name, zip_problem
+from .unpack import UNPACK_ERRORS, Budget, Observe, TooMuch, decompressed, unsafe_name, zip_problem
 
 __all__ = ["MAX_DEPTH", "Item", "sniff", "walk"]
 
@@ -59,20 +59,22 @@ class Item:
         return " > ".join(self.names)
 
 
-def walk(path: Path) -> Iterator[Item]:
+def walk(path: Path, observe: Observe | None = None) -> Iterator[Item]:
     """Every file at and under `path`, in the order of names; an archive comes before what is in it.
+
+    `observe` is called with the names of each file before it is read, and what it returns with every chunk of it.
 
     Links, devices and names that leave their tree are items with a `problem`. Nothing is raised for what the content
     is; OSError when `path` itself does not exist.
     """
     mode = path.lstat().st_mode
     if stat.S_ISDIR(mode):
-        yield from _directory(path, path)
+        yield from _directory(path, path, observe)
     else:
-        yield from _entry(path, path.name, mode)
+        yield from _entry(path, path.name, mode, observe)
 
 
-def _directory(root: Path, directory: Path) -> Iterator[Item]:
+def _directory(root: Path, directory: Path, observe: Observe | None) -> Iterator[Item]:
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError as error:
@@ -81,12 +83,13 @@ def _directory(root: Path, directory: Path) -> Iterator[Item]:
     for entry in entries:
         path = Path(entry.path)
         if entry.is_dir(follow_symlinks=False):
-            yield from _directory(root, path)
+            yield from _directory(root, path, observe)
         else:
-            yield from _entry(path, path.relative_to(root).as_posix(), entry.stat(follow_symlinks=False).st_mode)
+            mode = entry.stat(follow_symlinks=False).st_mode
+            yield from _entry(path, path.relative_to(root).as_posix(), mode, observe)
 
 
-def _entry(path: Path, name: str, mode: int) -> Iterator[Item]:
+def _entry(path: Path, name: str, mode: int, observe: Observe | None) -> Iterator[Item]:
     if not stat.S_ISREG(mode):
         what = "a symbolic link" if stat.S_ISLNK(mode) else "no regular file"
         yield _refused((name,), f"it is {what}")
@@ -100,12 +103,13 @@ def _entry(path: Path, name: str, mode: int) -> Iterator[Item]:
             raise OSError("it is no regular file any more")
         return file
 
-    yield from _file((name,), open_, Budget(path.lstat().st_size), 0)
+    yield from _file((name,), open_, Budget(path.lstat().st_size, observe), 0)
 
 
 def _file(names: tuple[str, ...], open_: Opener, budget: Budget, depth: int) -> Iterator[Item]:
     """The item of one file, and those inside it. `depth` counts the archives around it. Raises TooMuch."""
     digest, encoded = hashlib.sha256(), EncodedData(names[-1])
+    feed = budget.observe(names) if budget.observe is not None else None
     head, tail, size = b"", b"", 0
     try:
         with open_() as file:
@@ -117,6 +121,8 @@ def _file(names: tuple[str, ...], open_: Opener, budget: Budget, depth: int) -> 
                 tail = (tail + chunk[-_TAIL:])[-_TAIL:]
                 digest.update(chunk)
                 encoded.feed(chunk)
+                if feed is not None:
+                    feed(chunk)
     except UNPACK_ERRORS as error:
         yield _refused(names, f"it cannot be read ({_phrase(error)})")
         return

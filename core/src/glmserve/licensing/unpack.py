@@ -10,6 +10,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import IO, cast
@@ -32,12 +33,17 @@ class TooMuch(Exception):
     """A file unpacks to more than it may; the message is a phrase."""
 
 
+Observe = Callable[[tuple[str, ...]], Callable[[bytes], None]]
+
+
 @dataclass
 class Budget:
     """What everything inside one file may unpack to."""
 
     packed: int
     """Bytes of the file itself."""
+    observe: Observe | None = None
+    """Who watches the bytes go by."""
     unpacked: int = 0
     members: int = 0
 
