@@ -176,7 +176,7 @@ def _undescribed(profile: Profile) -> Manifest:
         kind="weights",
         delivery="user-supplied" if isinstance(source, PathSource) else "fetch",
         origin=origin,
-        license=LicenseDeclaration(expression=declared, declared_at=profile.where("model.license")),
+        license=LicenseDeclaration(expression=declared, declared_at=f"model.license of profile {profile.profile.name}"),
     )
 
 

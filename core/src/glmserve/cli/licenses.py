@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -13,7 +11,7 @@ import click
 
 from glmserve.api import ConfigError
 
-from .audited import assembly_options, audited, catalogue_for
+from .audited import assembly_options, audited, catalogue_for, source_date_epoch
 
 if TYPE_CHECKING:
     from glmserve.licensing.catalogue import Catalogue
@@ -281,6 +279,7 @@ def notices_command(
 
 def _print(report: Report, form: str, catalogue: Catalogue) -> None:
     from glmserve.licensing import cyclonedx, spdx
+    from glmserve.licensing.exports import serialise
     from glmserve.licensing.render import markdown, table
     from glmserve.licensing.report_json import to_json
 
@@ -289,15 +288,14 @@ def _print(report: Report, form: str, catalogue: Catalogue) -> None:
     elif form == "markdown":
         click.echo(markdown(report), nl=False)
     else:
-        stamp = os.environ.get("SOURCE_DATE_EPOCH", "")
-        epoch = int(stamp) if stamp.isdigit() else None
+        epoch = source_date_epoch()
         if form == "json":
             document = to_json(report)
         elif form == "spdx":
             document = spdx.document(report, catalogue.text_of, epoch=epoch)
         else:
             document = cyclonedx.document(report, catalogue.text_of, epoch=epoch)
-        click.echo(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False))
+        click.echo(serialise(document), nl=False)
 
 
 def _exit_code(report: Report, fail_on: str) -> int:

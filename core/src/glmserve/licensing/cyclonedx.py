@@ -213,7 +213,7 @@ def _license(row: Row, tree: Expression, text_of: TextOf) -> Json:
         return {"id": identifier}
     named: Json = {"name": identifier}
     if content := reference_text(row, identifier, text_of):
-        named["text"] = {"contentType": "text/plain", "content": content}
+        named["text"] = _attachment(content)
     if url := web_url(row.component.manifest.license.declared_at):
         named["url"] = url
     return named
@@ -228,17 +228,23 @@ def _evidence(row: Row) -> Json:
     else:
         names = [one_line(reading, MAX_NAME) for reading in sorted(row.component.readings)]
         found: list[Json] = [{"name": name} for name in dict.fromkeys(names) if name]
-        texts = {text.path: text.text for text in row.component.texts if text.text.strip()}
-        found += [
-            {"name": one_line(path) or "text", "text": {"contentType": "text/plain", "content": content}}
-            for path, content in texts.items()
-        ]
+        found += [{"name": f"licence file {path}", "text": _attachment(content)} for path, content in _files_of(row)]
         if found:
             evidence["licenses"] = [{"license": license_} for license_ in found]
     copyrights = dict.fromkeys(one_line(text) for text in row.component.manifest.attribution.copyright)
     if lines := [{"text": line} for line in copyrights if line]:
         evidence["copyright"] = lines
     return evidence
+
+
+def _files_of(row: Row) -> list[tuple[str, str]]:
+    """(path, text) of its licence files. The hundreds of an environment stand in the third-party notices."""
+    found = () if row.component.environment else row.component.texts
+    return sorted({one_line(text.path): text.text for text in found if text.text.strip()}.items())
+
+
+def _attachment(content: str) -> Json:
+    return {"contentType": "text/plain", "content": content}
 
 
 def _external_references(row: Row) -> list[Json]:

@@ -53,20 +53,19 @@ class Declared:
 def read_headers(data: bytes) -> Headers:
     """Take the headers, leniently: anything decodes, and lines that are no header are passed over."""
     text = data[:MAX_METADATA_BYTES].decode("utf-8", "replace").removeprefix("\ufeff")
-    fields: list[tuple[str, str]] = []
+    fields: list[tuple[str, list[str]]] = []
     for line in re.split(r"\r\n|\r|\n", text):
         if not line.strip():
             break
         if line[0] in " \t":
             if fields:
-                name, value = fields[-1]
                 # Setuptools marks continuations with a bar.
-                fields[-1] = (name, f"{value}\n{re.sub(r'^ {7}[|]', '', line).strip()}")
+                fields[-1][1].append(re.sub(r"^ {7}[|]", "", line).strip())
             continue
         name, colon, value = line.partition(":")
         if colon and re.fullmatch(r"[A-Za-z0-9-]+", name):
-            fields.append((name.lower(), value.strip()))
-    return Headers(tuple(fields))
+            fields.append((name.lower(), [value.strip()]))
+    return Headers(tuple((name, "\n".join(lines)) for name, lines in fields))
 
 
 def declared(headers: Headers) -> Declared:
@@ -169,7 +168,7 @@ def _family(text: str) -> str:
     if len(text) > 120:
         return ""
     for family, pattern in _FAMILIES.items():
-        if re.search(rf"(?<![a-z])(?:{pattern})(?![a-z])", text.lower()):
+        if re.search(rf"(?<![a-z])(?:{pattern})(?=v?[0-9]|[^a-z]|$)", text.lower()):
             return family
     return ""
 

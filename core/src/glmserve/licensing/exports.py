@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from glmserve.api.components import Origin
@@ -28,6 +28,7 @@ _WEB = re.compile(
 )
 _DISTRIBUTION = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", re.IGNORECASE | re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def ordered(report: Report) -> tuple[Row, ...]:
@@ -135,32 +136,32 @@ def package_url(component: Component) -> str | None:
         if not _DISTRIBUTION.fullmatch(name):
             return None
         version = one_version(origin.revision if origin else "") or one_version(manifest.version)
-        return _purl("pypi", [re.sub(r"[-_.]+", "-", name).lower()], version)
+        return _purl("pypi", [name.lower().replace("_", "-")], version)
     return _repository_url(origin)
 
 
 def _repository_url(origin: Origin) -> str | None:
     if origin.type == "oci":
-        image = re.sub(r"^[a-z]+://", "", origin.url)
-        if not re.fullmatch(r"[a-z0-9.:/_-]+", image) or not origin.revision.startswith("sha256:"):
+        # With neither a scheme before the name nor a tag after it: the digest says which image it is.
+        image = re.sub(r"^[a-z]+://|:[\w.-]+$", "", origin.url)
+        if not re.fullmatch(r"[a-z0-9][a-z0-9.:/_-]*[a-z0-9]", image) or not _DIGEST.fullmatch(origin.revision):
             return None
-        purl = _purl("oci", [image.rstrip("/").split("/")[-1]], origin.revision)
-        return f"{purl}?repository_url={quote(image, safe='/')}"
+        return f"{_purl('oci', [image.split('/')[-1]], origin.revision)}?repository_url={image}"
     if not web_url(origin.url):
         return None
     url = urlsplit(origin.url)
     parts = [part for part in url.path.removesuffix(".git").split("/") if part not in ("", ".", "..")]
     if origin.type == "hf" and 1 <= len(parts) <= 2:
         hub = "" if url.netloc == "huggingface.co" else f"?repository_url={url.scheme}://{url.netloc}"
-        return f"{_purl('huggingface', parts, one_version(origin.revision).lower())}{hub}"
+        return f"{_purl('huggingface', parts, one_version(origin.revision))}{hub}"
     if origin.type == "git" and url.netloc == "github.com" and len(parts) == 2:
         return _purl("github", [part.lower() for part in parts], one_version(origin.revision))
     return None
 
 
 def _purl(kind: str, path: list[str], version: str) -> str:
-    purl = f"pkg:{kind}/{'/'.join(quote(part, safe='') for part in path)}"
-    return f"{purl}@{quote(version, safe='')}" if version else purl
+    purl = f"pkg:{kind}/{'/'.join(quote(unquote(part), safe=':') for part in path)}"
+    return f"{purl}@{quote(version, safe=':')}" if version else purl
 
 
 def serialise(document: dict[str, Any]) -> str:

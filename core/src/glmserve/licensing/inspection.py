@@ -11,7 +11,7 @@ from typing import IO
 from .content import sniff, walk
 from .distinfo import Installed
 from .licensefiles import edited
-from .magic import ARRAYS, HEAD_BYTES, WEIGHT_SUFFIXES, archive
+from .magic import GENERAL, HEAD_BYTES, WEIGHT_SUFFIXES, archive
 from .record import RecordEntry, digest_of
 from .report import Finding, Reason, Verdict
 
@@ -105,8 +105,8 @@ def _weights(
 
 
 def _harmless(kind: str, size: int) -> bool:
-    """Small arrays and pickles: numpy's own tests ship dozens."""
-    return kind in ARRAYS and size < LARGE_BYTES
+    """Small arrays, pickles and scripts: numpy and torch ship dozens for their tests."""
+    return kind in GENERAL and size < LARGE_BYTES
 
 
 def _owned(file: IO[bytes], sha256: str | None) -> bool:

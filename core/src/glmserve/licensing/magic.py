@@ -10,8 +10,8 @@ from typing import Literal
 HEAD_BYTES = 512
 """How much of the beginning of a file `sniff` and `archive` want to see; a tar says what it is at byte 257."""
 
-ARRAYS = frozenset({"npy", "npz", "pickle"})
-"""Containers that hold all kinds of data, tests' included, and not only weights."""
+GENERAL = frozenset({"npy", "npz", "pickle", "torch-zip"})
+"""Containers that hold all kinds of data, that of tests included, and not only weights."""
 
 WEIGHT_SUFFIXES = frozenset(
     {
@@ -22,7 +22,7 @@ WEIGHT_SUFFIXES = frozenset(
 """Names under which weights usually lie: where to look first, never what to conclude from."""
 
 _MAX_SAFETENSORS_HEADER = 100_000_000
-_PICKLE_STARTS = frozenset(b"(]}){tcXKMJGNq\x8a\x85\x86\x87\x88\x89\x8c\x8f\x93\x95U\x8e\x91")
+_PICKLE_STARTS = frozenset(b"(]}){tcXKMJGNqBCTV\x8a\x85\x86\x87\x88\x89\x8c\x8f\x93\x95U\x8e\x91")
 """Opcodes that a pickle of protocol 2 or newer begins with, after the protocol."""
 
 _BYTE_ORDERS: tuple[Literal["little", "big"], ...] = ("little", "big")

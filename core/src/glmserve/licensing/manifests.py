@@ -72,15 +72,15 @@ def manifests_of(one: Installed, paths: Sequence[str] | None) -> tuple[FoundMani
         raise ConfigError(f"The entry points of {one.name} cannot be read ({error}); install it anew.") from None
     found: list[tuple[Path, Path, str, Manifest]] = []
     for value in values:
-        for package in _directories(one, value, paths):
-            for file in sorted((package / DIRECTORY).glob("*.toml")):
-                source = f"{value.replace('.', '/')}/{DIRECTORY}/{file.name} of {one.name} {one.version}".rstrip()
-                found.append((package, file, source, _read(file, source)))
-        if not found:
+        files = [(p, file) for p in _directories(one, value, paths) for file in sorted((p / DIRECTORY).glob("*.toml"))]
+        if not files:
             raise ConfigError(
                 f"{one.name} announces component manifests in {value!r}, and there is no {DIRECTORY}/*.toml there; "
                 "install it anew or uninstall it."
             )
+        for package, file in files:
+            source = f"{value.replace('.', '/')}/{DIRECTORY}/{file.name} of {one.name} {one.version}".rstrip()
+            found.append((package, file, source, _read(file, source)))
     all_of_it = [manifest for *_, manifest in found]
     expression = declared(one.headers).expression
     return tuple(

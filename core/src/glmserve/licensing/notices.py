@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 from .exports import TextOf, concluded_tree, declared_tree, left_out, ordered, reference_text, version_of
 from .expressions import License, licenses
 from .plain import fenced, in_markdown, listed, one_line, well_formed
-from .report import Report, Row
+from .report import LicenseText, Report, Row
+from .texts import contained
 
 RULE = "-" * 78
 FETCHED = "Not part of this distribution: its user fetches it from its publisher."
@@ -16,6 +19,25 @@ FETCHED = "Not part of this distribution: its user fetches it from its publisher
 _CREATIVE_COMMONS = re.compile(r"CC-(BY(?:-NC)?(?:-ND|-SA)?)-([0-9.]+)(?:-([A-Z]{2,3}))?")
 _ELEMENTS = {"BY": "Attribution", "NC": "NonCommercial", "ND": "NoDerivatives", "SA": "ShareAlike"}
 _UNCHANGING = ("verbatim", "distill")
+
+
+@dataclass(frozen=True)
+class _Text:
+    title: str
+    content: str
+    path: str = ""
+    """Where the component has it; "" for a text of the catalogue."""
+
+
+@dataclass(frozen=True)
+class _Covering:
+    """A text and what it covers."""
+
+    title: str
+    content: str
+    paths: dict[str, list[str]] = field(default_factory=dict)
+    """Component id -> where the component has it."""
+    copyrights: dict[str, None] = field(default_factory=dict)
 
 
 def notice(report: Report, *, stubs: Collection[str] | None = None) -> str:
@@ -39,7 +61,7 @@ def notice(report: Report, *, stubs: Collection[str] | None = None) -> str:
 def third_party(report: Report, text_of: TextOf, *, stubs: Collection[str] | None = None) -> str:
     """THIRD_PARTY_NOTICES.md: a table of the components, then every distinct licence text once with those it covers.
 
-    A component's own texts come first; where it has none, or several licences, those of the catalogue are added.
+    A component's own texts come first; those of the catalogue are added for each licence that is not among them.
     """
     rows = ordered(report)
     out = left_out(report, stubs)
@@ -54,23 +76,20 @@ def third_party(report: Report, text_of: TextOf, *, stubs: Collection[str] | Non
         "",
         "## Licence texts",
     ]
-    without: list[Row] = []
-    covered: dict[str, tuple[str, str, list[Row]]] = {}
+    texts: dict[str, _Covering] = {}
     for row in rows:
-        texts = list(_texts(row, text_of))
-        for title, text in texts:
-            covered.setdefault(" ".join(text.split()), (title, text, []))[2].append(row)
-        if not texts:
-            without.append(row)
-    for title, text, carriers in covered.values():
-        names = listed([in_markdown(row.component.id) for row in carriers])
-        lines += ["", f"### {in_markdown(title)}", "", f"For {names}.", ""]
-        copyrights = dict.fromkeys(line for row in carriers for line in _copyrights(row))
-        lines += [f"- {in_markdown(line)}" for line in copyrights]
-        lines += [*([""] if copyrights else []), fenced(text)]
-    if without:
+        for text in _texts(row, text_of):
+            covering = texts.setdefault(" ".join(text.content.split()), _Covering(text.title, text.content))
+            covering.paths.setdefault(row.component.id, []).append(text.path)
+            covering.copyrights.update(dict.fromkeys(_copyrights(row)))
+    for covering in texts.values():
+        lines += ["", *_section(covering)]
+    missing = [(row, leaf) for row in rows for leaf in _without_text(row, text_of)]
+    if missing:
         lines += ["", "### Without a text here", ""]
-        lines += [f"- {in_markdown(row.component.id)}: {_where_to_read(row)}" for row in without]
+        lines += [
+            f"- {in_markdown(row.component.id)}: {in_markdown(_where_to_read(row, leaf))}" for row, leaf in missing
+        ]
     cleaned: str = well_formed("\n".join(lines) + "\n")
     return cleaned
 
@@ -162,7 +181,8 @@ def _upstream(rows: tuple[Row, ...]) -> Iterator[str]:
     for row in rows:
         for text in row.component.notices:
             if text.strip():
-                found.setdefault(" ".join(text.split()), (text, []))[1].append(row.component.id)
+                # Only what is the same word for word is one: a NOTICE may be carried twice, and never be lost.
+                found.setdefault(text.strip(), (text, []))[1].append(row.component.id)
     for text, carriers in found.values():
         yield f"NOTICE of {listed(list(dict.fromkeys(carriers)))}\n\n{text.removesuffix(chr(10))}"
 
@@ -175,20 +195,57 @@ def _table_row(row: Row, absent: bool) -> str:
     return f"| {' | '.join(in_markdown(cell) for cell in cells)} |"
 
 
-def _texts(row: Row, text_of: TextOf) -> Iterator[tuple[str, str]]:
-    """(title, text) of what the component carries and of what is to be added."""
-    own = [text for text in row.component.texts if text.text.strip()]
-    for text in own:
-        yield f"{_licence(row)}: {text.path}" if text.path else _licence(row), text.text
-    leaves = _leaves(row)
-    if len(leaves) == 1 and own:
-        return
-    for leaf in leaves:
-        if found := text_of(str(leaf)) or reference_text(row, leaf.id, text_of):
-            yield str(leaf), found
+def _texts(row: Row, text_of: TextOf) -> Iterator[_Text]:
+    """What the component carries, and what has to be added to it."""
+    for text in _own(row):
+        yield _Text(_title(row, text), text.text, text.path)
+    for leaf in _to_add(row):
+        if whole := text_of(str(leaf)):
+            yield _Text(str(leaf), whole)
+        elif not _is_plain(row) and (found := reference_text(row, leaf.id, text_of)):
+            yield _Text(leaf.id, found)
 
 
-def _where_to_read(row: Row) -> str:
+def _own(row: Row) -> list[LicenseText]:
+    return [text for text in row.component.texts if text.text.strip()]
+
+
+def _title(row: Row, text: LicenseText) -> str:
+    found = contained(text.text)
+    # Texts that -only and -or-later share are titled as the component declares them.
+    declared = {leaf.id for leaf in _leaves(row)} & found
+    return ", ".join(sorted(declared or found)) or PurePosixPath(text.path).name or "Licence text"
+
+
+def _to_add(row: Row) -> list[License]:
+    """The licences in force whose text is not recognised among the component's own: some carry a mention only."""
+    found = {identifier for text in _own(row) for identifier in contained(text.text)}
+    return [leaf for leaf in _leaves(row) if str(leaf) not in found]
+
+
+def _is_plain(row: Row) -> bool:
+    """One licence and a text: where the catalogue knows no better, that is its text."""
+    return len(_leaves(row)) == 1 and bool(_own(row))
+
+
+def _without_text(row: Row, text_of: TextOf) -> list[License | None]:
+    if not _leaves(row):
+        return [] if _own(row) else [None]
+    lacking = [] if _is_plain(row) else [leaf for leaf in _to_add(row) if not text_of(str(leaf))]
+    # Half of "X WITH y" is not its text.
+    return [leaf for leaf in lacking if leaf.exception or not reference_text(row, leaf.id, text_of)]
+
+
+def _section(covering: _Covering) -> list[str]:
+    names = []
+    for component_id, paths in covering.paths.items():
+        found = ", ".join(sorted({one_line(path) for path in paths} - {""}))
+        names.append(in_markdown(f"{component_id} ({found})" if found else component_id))
+    lines = [f"### {in_markdown(covering.title)}", "", f"For {listed(names)}.", ""]
+    lines += [f"- {in_markdown(line)}" for line in covering.copyrights]
+    return [*lines, *([""] if covering.copyrights else []), fenced(covering.content)]
+
+
+def _where_to_read(row: Row, leaf: License | None) -> str:
     place = one_line(row.component.manifest.license.declared_at) or _source(row)
-    read = f"read it at {place}" if place else "ask its publisher for it"
-    return in_markdown(f"{_licence(row)}; {read}.")
+    return f"{leaf or _licence(row)}; {f'read it at {place}' if place else 'ask its publisher for it'}."

@@ -30,7 +30,8 @@ class Told:
     @property
     def reason(self) -> str:
         clause = f" [{one_line(self.finding.clause)}]" if self.finding.clause else ""
-        return f"{self._outcome()}: {self.finding.code}{clause}: {one_line(self.finding.message)}"
+        message = one_line(self.finding.message).rstrip(".")
+        return f"{self._outcome()}: {self.finding.code}{clause}: {message}."
 
     @property
     def options(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from .exports import ordered
-from .plain import columns, in_markdown, one_line, padded, wrapped
+from .plain import columns, in_markdown, listed, one_line, padded, wrapped
 from .reasons import Told, licence, told
 from .report import Report, Row, Use, Verdict
 
@@ -214,7 +214,11 @@ def _paragraph(one: Told, width: int) -> list[str]:
 
 
 def _to_confirm(rows: Sequence[Row]) -> list[str]:
-    return [f"{row.component.id}: {one_line(text)}" for row in rows for text in row.component.manifest.to_confirm]
+    components: dict[str, list[str]] = {}
+    for row in rows:
+        for text in row.component.manifest.to_confirm:
+            components.setdefault(one_line(text), []).append(row.component.id)
+    return [f"{listed(ids)}: {text}" for text, ids in components.items()]
 
 
 def _colophon(report: Report) -> str:

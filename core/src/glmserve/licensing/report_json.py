@@ -27,6 +27,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "commercial": report.commercial,
         "strict": report.strict,
         "intact": report.intact,
+        "records_intact": report.records_intact,
         "verdicts": {str(use): report.verdicts[use].slug for use in report.uses},
         "totals": {str(use): _totals(rows, use) for use in report.uses},
         "components": [_component(row, report) for row in rows],

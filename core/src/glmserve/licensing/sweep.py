@@ -20,7 +20,7 @@ from glmserve.api.provenance import FILE_NAME, read_origin
 
 from .archive import Member, path_fault
 from .content import Item, walk
-from .magic import ARRAYS
+from .magic import GENERAL
 from .report import Component, Finding, Reason, Verdict
 from .restricted import MAX_HEADER_BYTES, MIN_BYTES, Restricted, Tensor, parse_tensors
 from .windows import Search
@@ -36,7 +36,7 @@ _BASE64 = re.compile(rb"(?:[A-Za-z0-9+/]{60,}[\s\"']*)+[A-Za-z0-9+/]*={0,2}")
 
 def stray_weights(where: str, item: Item, kind: str) -> Iterator[Finding]:
     """Weights in a component of a `kind` that should hold none."""
-    if item.kind is None or kind in HOLD_WEIGHTS or (item.kind in ARRAYS and item.size < ARRAYS_BYTES):
+    if item.kind is None or kind in HOLD_WEIGHTS or (item.kind in GENERAL and item.size < ARRAYS_BYTES):
         return
     message = f"holds {item.kind} weights, but its component is {kind}; declare them as a component of their own"
     yield _finding(Reason.WEIGHTS_IN_WHEEL, where, message, verdict=Verdict.UNKNOWN)

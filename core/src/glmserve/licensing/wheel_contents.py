@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import configparser
 from collections.abc import Iterator, Sequence
-from importlib.metadata import PathDistribution
 from pathlib import PurePosixPath
-from zipfile import Path as ZipPath
 
 from packaging.metadata import InvalidMetadata, Metadata
 from packaging.utils import canonicalize_name
@@ -22,7 +21,7 @@ from .inspection import weights_finding
 from .manifests import DIRECTORY, GROUP, contradiction
 from .report import Finding, Reason, Verdict
 from .texts import digest, normalise
-from .unpack import UNPACK_ERRORS, unsafe_name
+from .unpack import unsafe_name
 from .wheel_archive import OpenWheel
 
 _LOWEST = Version("2.4")
@@ -147,11 +146,14 @@ def _manifests(wheel: OpenWheel) -> tuple[list[tuple[str, Manifest]], list[Findi
     """(package directory, manifest) of all component manifests, and what is wrong with them."""
     found: list[tuple[str, Manifest]] = []
     findings: list[Finding] = []
+    points = configparser.ConfigParser(delimiters=("=",), interpolation=None)
     try:
-        points = PathDistribution(ZipPath(wheel.archive, f"{wheel.info}/")).entry_points
-        packages = sorted({point.value.strip().replace(".", "/") for point in points if point.group == GROUP})
-    except (*UNPACK_ERRORS, TypeError, AttributeError) as error:
-        return [], [_finding(Reason.MALFORMED, f"its entry_points.txt cannot be read ({str(error)[:100]})")]
+        points.read_string((wheel.read(f"{wheel.info}/entry_points.txt") or b"").decode("utf-8"))
+    except (configparser.Error, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())[:100]
+        return [], [_finding(Reason.MALFORMED, f"its entry_points.txt cannot be read ({reason})")]
+    announced = points[GROUP].values() if GROUP in points else ()
+    packages = sorted({value.strip().replace(".", "/") for value in announced})
     for package in packages:
         parent = PurePosixPath(package, DIRECTORY)
         names = sorted(n for n in wheel.members if n.endswith(".toml") and PurePosixPath(n).parent == parent)
