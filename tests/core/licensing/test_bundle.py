@@ -23,6 +23,7 @@ from glmserve.licensing.stub import read_stub
 from .assembly import (
     DRAFTER_FILES,
     PROFILE,
+    SHARED,
     USE,
     bundled,
     code,
@@ -316,12 +317,31 @@ def test_a_notice_that_is_promised_has_to_be_there(tmp_path: Path) -> None:
     rows = tuple(carrying if one.component.id == "other" else one for one in made.report.rows)
     bundle = bundled(tmp_path, replace(made, report=replace(made.report, rows=rows)))
     assert b"Other\nby Others\n" in files(bundle)["NOTICE"]
+    again = row(code(tmp_path / "third", "third", notices=("Other\n by  Others",)))
+    write(tmp_path / "third", {"third.py": b"pass # third\n"})
+    made = replace(made, contents={**made.contents, "third": packed(tmp_path / "third")})
+    bundled(tmp_path, replace(made, report=replace(made.report, rows=(*rows, again))))
 
 
 def test_a_licence_whose_text_is_nowhere_is_refused(tmp_path: Path) -> None:
     made = inputs(tmp_path)
     error = refused(tmp_path, replace(made, text_of=lambda id: None, report=made.report))
     assert codes(error) == {Reason.TEXT_MISSING}
+
+
+def test_a_component_of_which_no_licence_is_concluded_does_not_go_along(tmp_path: Path) -> None:
+    other = row(component("other", "template", "MIT OR"), concluded="")
+    made = inputs(tmp_path, other)
+    write(tmp_path / "other", {"x": b"x"})
+    made = replace(made, contents={**made.contents, "other": packed(tmp_path / "other")})
+    assert codes(refused(tmp_path, made)) == {Reason.NO_LICENSE}
+
+
+def test_a_refusal_shows_no_control_characters(tmp_path: Path) -> None:
+    finding = Finding(Reason.UNCATALOGUED, Verdict.UNKNOWN, "it says \x1b[31mred\nand more", uses=SHARED)
+    error = refused(tmp_path, inputs(tmp_path, row(component("other", "weights", "MIT \x1b[0m"), [finding])))
+    assert "\x1b" not in str(error)
+    assert "\n" not in str(error)
 
 
 def test_what_a_user_states_about_himself_stays_at_home(tmp_path: Path) -> None:

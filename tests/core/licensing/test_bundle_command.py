@@ -120,10 +120,10 @@ def test_wrong_usage_is_a_sentence_and_exit_code_2(tmp_path: Path, monkeypatch: 
 
 def test_an_interrupt_at_any_moment_leaves_no_file(tmp_path: Path) -> None:
     command = [GLMSERVE, "bundle", "local", "-o", str(tmp_path / "a.tar"), "--stub"]
-    for delay_s in (0.7, 1.2, 1.7):
+    for delay_s, how in ((0.7, signal.SIGINT), (1.2, signal.SIGTERM), (1.7, signal.SIGINT)):
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             time.sleep(delay_s)
-            process.send_signal(signal.SIGINT)
+            process.send_signal(how)
             status = process.wait(30)
         left = sorted(path.name for path in tmp_path.iterdir())
         assert left == (["a.tar"] if status == 0 else []), status

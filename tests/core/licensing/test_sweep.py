@@ -197,6 +197,10 @@ def test_derived_files_inherit_from_the_record_beside_or_above_them(tmp_path: Pa
     (finding,) = sweep(tmp_path, elsewhere, files)
     assert finding.code is Reason.RESTRICTED_CONTENT
     assert "cache/rank0/pages.bin is made from drafter" in finding.message
+    linked = component("pack", "weights", "MIT", root=tmp_path)
+    (tmp_path / "flat").symlink_to(tmp_path / "cache" / "rank0" / "pages.bin")
+    _, found = Sweep(elsewhere, {}).file("x/flat", (tmp_path / "flat").resolve(), linked, 0)
+    assert codes(found) == {Reason.RESTRICTED_CONTENT}
     origin(tmp_path / "cache", "drafter", "distill")
     assert sweep(tmp_path, elsewhere, files) == []
 

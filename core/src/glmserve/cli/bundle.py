@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,13 +61,15 @@ def make_command(
     """
     if out is None and not dry_run:
         raise click.UsageError("Say where to write the bundle with -o OUT.tar, or only look with --dry-run.")
+    epoch_s = _epoch()
     from glmserve.bundling import bundle_inputs
     from glmserve.licensing.bundle import make_bundle
     from glmserve.licensing.policy import load_policy
     from glmserve.licensing.report import Use
     from glmserve.profiles import load_profile
 
-    epoch_s = _epoch()
+    # What stops a container: as an interrupt it leaves no piece of a file.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     loaded = load_profile(profile, overrides, flags=[("--drafter", "drafter.name", drafter)] if drafter else [])
     policy = load_policy(policy_file) if policy_file is not None else None
     with _progress() as progress:
@@ -92,11 +95,12 @@ def verify_command(context: click.Context, bundle: Path) -> None:
     Exits with 3 when anything was added, removed or changed since it was made.
     """
     from glmserve.licensing.bundle_verify import verify_bundle
+    from glmserve.licensing.plain import one_line
 
     with _progress() as progress:
         findings = verify_bundle(bundle, progress)
     for finding in findings:
-        click.echo(f"{finding.code}: {finding.message}")
+        click.echo(one_line(f"{finding.code}: {finding.message}"))
     click.echo(f"{bundle}: {'broken' if findings else 'sound'}")
     if findings:
         context.exit(INTEGRITY_EXIT)

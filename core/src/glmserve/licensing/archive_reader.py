@@ -54,14 +54,17 @@ def read_archive(path: Path, progress: Progress | None = None) -> tuple[Entry, .
 
 
 def content(path: Path, entry: Entry, limit_bytes: int) -> bytes:
-    """The content of an entry of the archive at `path`. Raises IntegrityError when it is larger than `limit_bytes`."""
+    """The content of an entry of the archive at `path`. Raises IntegrityError when it is too large, or changed."""
     if entry.size > limit_bytes:
         raise IntegrityError(
             f"{entry.path} in {path} has {entry.size} bytes, and more than {limit_bytes} are not read."
         )
-    with path.open("rb") as file:
-        file.seek(entry.offset)
-        data = file.read(entry.size)
+    try:
+        with path.open("rb") as file:
+            file.seek(entry.offset)
+            data = file.read(entry.size)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from None
     if hashlib.sha256(data).hexdigest() != entry.sha256:
         raise IntegrityError(f"{path} changed while it was read.")
     return data

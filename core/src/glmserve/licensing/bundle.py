@@ -142,6 +142,8 @@ def _license_texts(selection: Selection, text_of: TextOf, use: Use) -> Iterator[
     found: dict[str, dict[str, None]] = {}
     missing: list[tuple[Row | None, Finding]] = []
     for row in (*selection.included, *(row for row, _ in selection.stubs)):
+        if row in selection.included and not row.concluded:
+            missing.append((row, Finding(Reason.NO_LICENSE, Verdict.UNKNOWN, "no licence of it is concluded")))
         for id, text in _texts_of(row, text_of).items():
             if text:
                 found.setdefault(spelt.setdefault(id.casefold(), id), {})[text] = None
@@ -167,7 +169,9 @@ def _texts_of(row: Row, text_of: TextOf) -> dict[str, str | None]:
 def _lost_notices(row: Row, text: str) -> Iterator[Finding]:
     """Apache-2.0, 4(d): what upstream says in its NOTICE has to be in ours."""
     promised = row.component.manifest.attribution.notice_files
-    if len(row.component.notices) < len(promised) or not all(n.strip() in text for n in row.component.notices):
+    words = " ".join(text.split())
+    carried = all(" ".join(one.split()) in words for one in row.component.notices)
+    if len(row.component.notices) < len(promised) or not carried:
         named = f" ({', '.join(promised)})" if promised else ""
         message = f"its NOTICE{named} has to travel along, and it is not here"
         tree = concluded_tree(row)

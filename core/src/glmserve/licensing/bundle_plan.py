@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from glmserve.api.errors import GlmserveError, IntegrityError
 
+from .plain import one_line
 from .report import INTEGRITY, Finding, Reason, Report, Row, Ruling, Use, Verdict
 from .stub import not_fetchable
 
@@ -120,6 +121,6 @@ def _line(row: Row | None, finding: Finding) -> str:
     clause = f" [{finding.clause}]" if finding.clause else ""
     options = f"; options: {', or '.join(finding.remedies)}" if finding.remedies else ""
     text = f"{finding.code}{clause}: {finding.message.rstrip('.')}{options}"
-    if row is None:
-        return text
-    return f"{row.component.id} ({row.concluded or row.declared or 'no licence'}): {text}"
+    if row is not None:
+        text = f"{row.component.id} ({row.concluded or row.declared or 'no licence'}): {text}"
+    return one_line(text)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
@@ -66,12 +67,16 @@ class Sweep:
 
         findings = list(self._inherited(path, source, component, levels))
         member = None
-        for item in walk(source, observe):
-            where = " > ".join((path, *item.names[1:]))
-            watcher = watchers.pop(item.names, None)
-            findings += self._item(where, item, watcher, component)
-            if len(item.names) == 1 and item.sha256:
-                member = Member(path, source, item.size, item.sha256, bool(source.stat().st_mode & 0o100))
+        try:
+            executable = bool(source.stat().st_mode & stat.S_IXUSR)
+            for item in walk(source, observe):
+                where = " > ".join((path, *item.names[1:]))
+                watcher = watchers.pop(item.names, None)
+                findings += self._item(where, item, watcher, component)
+                if len(item.names) == 1 and item.sha256:
+                    member = Member(path, source, item.size, item.sha256, executable)
+        except OSError as error:
+            findings.append(_finding(Reason.UNOWNED_FILE, path, f"cannot be read ({error.strerror or error})"))
         return member, findings
 
     def text(self, path: str, data: bytes) -> list[Finding]:
@@ -90,7 +95,10 @@ class Sweep:
         yield from found or stray_weights(where, item, component.manifest.kind)
 
     def _inherited(self, path: str, source: Path, component: Component, levels: int) -> Iterator[Finding]:
-        for directory in list(source.parents)[: levels + 1]:
+        above = list(source.parents)
+        if component.root is not None and (root := component.root.resolve()) in above:
+            levels = above.index(root)
+        for directory in above[: levels + 1]:
             if directory not in self._origins:
                 try:
                     origin = read_origin(directory)
