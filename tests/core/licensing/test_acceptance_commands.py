@@ -124,9 +124,9 @@ def test_a12_counting_what_is_fetched_shows_the_projects_own_decision(glmserve: 
     assert "NO_REDISTRIBUTE" not in reasons["drafter-glm53-dflash2"]
 
 
-def manifest_site(site: Path, *manifests: tuple[str, bytes], name: str = "parts") -> None:
+def manifest_site(site: Path, *manifests: tuple[str, bytes], name: str = "parts", entries: bytes = b"") -> None:
     files = {f"{name}/components/{id}.toml": data for id, data in manifests}
-    entry = {f"{name}-1.0.dist-info/entry_points.txt": wheels.entry_point(name)}
+    entry = {f"{name}-1.0.dist-info/entry_points.txt": wheels.entry_point(name) + entries}
     wheels.install(site, {**wheels.contents(name), **files, **entry})
 
 
@@ -222,9 +222,7 @@ def test_a_sound_wheel_passes(glmserve: Run, tmp_path: Path) -> None:
 def test_a52_a_plugin_whose_import_raises_is_audited_and_not_imported(
     glmserve: Run, tmp_path: Path, site: Path
 ) -> None:
-    manifest_site(site, ("parts", wheels.manifest("parts")))
-    entry = site / "parts-1.0.dist-info" / "entry_points.txt"
-    entry.write_text(f"{entry.read_text()}[glmserve]\nparts = parts.plugin\n")
+    manifest_site(site, ("parts", wheels.manifest("parts")), entries=b"[glmserve]\nparts = parts.plugin\n")
     _, reasons = audited(glmserve, profile(tmp_path), "run-local", code=0)
     assert "parts" in reasons
     assert "parts" not in sys.modules
