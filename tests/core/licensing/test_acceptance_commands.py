@@ -430,3 +430,18 @@ def test_no_audit_touches_the_network(glmserve: Run, tmp_path: Path) -> None:
 )
 def test_wrong_usage_is_exit_code_2(glmserve: Run, arguments: list[str]) -> None:
     assert glmserve("licenses", *arguments).code == 2
+
+
+def test_a_drafter_is_not_fetched_before_its_licence_was_shown_and_accepted(
+    glmserve: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nothing answers there
+    source = "hf:incoai/GLM-5.3-DFlash2@425aa615ce320caac34400208b30808c8f14f76c"
+    ran = glmserve("pull", source)
+    assert ran.code == 1
+    assert "CC-BY-NC-ND-4.0" in ran.err
+    assert "glmserve licenses accept drafter-glm53-dflash2" in ran.err
+    assert glmserve("licenses", "accept", "drafter-glm53-dflash2", "--accept", cc_token()).code == 0
+    ran = glmserve("pull", source)
+    assert ran.code == 3  # asked for, and nobody answered
+    assert "drafter-glm53-dflash2: CC-BY-NC-ND-4.0." in ran.err
