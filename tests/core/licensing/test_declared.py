@@ -23,7 +23,7 @@ def says(expression: str | None = None, license: str | None = None, *labels: str
     lines += [f"License-Expression: {expression}"] if expression is not None else []
     lines += [f"License: {license}"] if license is not None else []
     lines += [f"Classifier: {label}" for label in labels]
-    return declared(read_headers("\n".join(lines).encode()))
+    return declared(read_headers("\n".join(lines).encode("utf-8", "surrogatepass")))
 
 
 @pytest.mark.parametrize(

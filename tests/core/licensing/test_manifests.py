@@ -10,7 +10,7 @@ from glmserve.api import ConfigError
 from glmserve.licensing.manifests import manifests
 from glmserve.licensing.report import Reason, Verdict
 
-from .wheels import contents, entry_point, install, manifest
+from .wheels import CC_BY_NC_ND, MIT, contents, entry_point, install, manifest, safetensors
 
 
 def plugin(site: Path, name: str, files: dict[str, bytes], package: str | None = None, expression: str = "MIT") -> None:
@@ -82,9 +82,8 @@ def test_one_id_in_two_distributions_is_refused_and_both_are_named(tmp_path: Pat
 def test_metadata_and_manifest_of_code_have_to_agree(declared: str, agrees: bool, tmp_path: Path) -> None:
     plugin(tmp_path, "demo", {"demo/components/demo.toml": manifest("demo", expression=declared)})
     (found,) = manifests([str(tmp_path)])
-    assert [(f.code, f.verdict) for f in found.findings] == (
-        [] if agrees else [(Reason.METADATA_CONFLICT, Verdict.UNKNOWN)]
-    )
+    conflicts = [f.verdict for f in found.findings if f.code is Reason.METADATA_CONFLICT]
+    assert conflicts == ([] if agrees else [Verdict.UNKNOWN])
 
 
 def test_vendored_code_is_covered_by_the_metadata_and_weights_are_not_its_matter(tmp_path: Path) -> None:
@@ -104,3 +103,33 @@ def test_an_edited_manifest_is_found_by_its_record(tmp_path: Path) -> None:
     (tmp_path / "demo" / "components" / "demo.toml").write_bytes(manifest("demo") + b"# edited\n")
     (found,) = manifests([str(tmp_path)])
     assert [finding.code for finding in found.findings] == [Reason.HASH_MISMATCH]
+
+
+def test_the_manifest_of_own_code_does_not_hide_what_the_distribution_shows(tmp_path: Path) -> None:
+    files = {
+        "demo/components/demo.toml": manifest("demo"),
+        "demo/components/model.toml": manifest("model", "weights", "MIT", delivery="fetch"),
+        "demo/drafter.bin": safetensors(),
+    }
+    plugin(tmp_path, "demo", files)
+    (tmp_path / "demo-1.0.dist-info" / "licenses" / "LICENSE").write_bytes(CC_BY_NC_ND)
+    demo, model = manifests([str(tmp_path)])
+    assert [finding.code for finding in demo.findings] == [
+        *(Reason.HASH_MISMATCH, Reason.TEXT_MISMATCH, Reason.WEIGHTS_IN_WHEEL)
+    ]
+    assert model.findings == ()
+
+
+def test_texts_of_other_licences_are_readings_of_the_manifest_of_own_code(tmp_path: Path) -> None:
+    points = {"demo-1.0.dist-info/entry_points.txt": entry_point("demo")}
+    files = {"demo/components/demo.toml": manifest("demo"), **points}
+    install(tmp_path, contents(files=files, texts={"LICENSE": MIT, "weights/LICENSE": CC_BY_NC_ND}))
+    (found,) = manifests([str(tmp_path)])
+    assert found.readings == ("MIT AND CC-BY-NC-ND-4.0",)
+
+
+def test_verifying_reads_every_file_of_a_described_distribution(tmp_path: Path) -> None:
+    plugin(tmp_path, "demo", {"demo/components/demo.toml": manifest("demo"), "demo/a.py": b"1"})
+    (tmp_path / "demo" / "a.py").write_bytes(b"2")
+    assert manifests([str(tmp_path)])[0].findings == ()
+    assert [f.code for f in manifests([str(tmp_path)], verify=True)[0].findings] == [Reason.HASH_MISMATCH]

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from glmserve.api import ConfigError
 from glmserve.api.components import MAX_MANIFEST_BYTES, Manifest, parse_manifest
 
+from .claims import compare
 from .declared import declared
 from .distinfo import Installed, installed, normalised, read_regular
 from .expressions import MalformedExpression, licenses, parse, same
-from .licensefiles import edited
+from .inspection import inspect
+from .licensefiles import edited, license_files
 from .record import digest_of
 from .report import Finding, Reason, Verdict
 
@@ -40,19 +42,21 @@ class FoundManifest:
     version: str
     root: Path
     """The package's directory: paths in the manifest of a bundled component are relative to it."""
+    readings: tuple[str, ...] = ()
+    """Further licence expressions, as in `Component`."""
     findings: tuple[Finding, ...] = ()
-    """METADATA_CONFLICT and HASH_MISMATCH."""
+    """What contradicts it. The manifest of a distribution's own code has the findings on the distribution, too."""
 
 
-def manifests(paths: Sequence[str] | None = None) -> tuple[FoundManifest, ...]:
+def manifests(paths: Sequence[str] | None = None, *, verify: bool = False) -> tuple[FoundManifest, ...]:
     """The manifests of all distributions on `paths`, sys.path by default, sorted by id.
 
-    Raises ConfigError, naming the distribution, for an entry point that leads nowhere, for a manifest that does not
-    hold, and for an id that two distributions provide.
+    `verify` reads every file of these distributions. Raises ConfigError, naming the distribution, for an entry point
+    that leads nowhere, for a manifest that does not hold, and for an id that two distributions provide.
     """
     found: dict[str, FoundManifest] = {}
     for one in installed(paths):
-        for manifest in manifests_of(one, paths):
+        for manifest in _examined(one, manifests_of(one, paths), verify):
             other = found.setdefault(manifest.manifest.id, manifest)
             if other is not manifest:
                 raise ConfigError(
@@ -90,6 +94,7 @@ def manifests_of(one: Installed, paths: Sequence[str] | None) -> tuple[FoundMani
             one.key,
             one.version,
             package,
+            (),
             tuple(filter(None, (contradiction(manifest, all_of_it, one.key, expression), _changed(one, file)))),
         )
         for package, file, source, manifest in found
@@ -104,8 +109,7 @@ def contradiction(manifest: Manifest, others: Iterable[Manifest], distribution: 
     """
     if manifest.kind != "code" or manifest.delivery != "bundled":
         return None
-    code = [m for m in others if m.kind == "code" and m.delivery == "bundled"]
-    own = len(code) == 1 or normalised(manifest.id) == normalised(distribution)
+    own = _is_own(manifest, others, distribution)
     said = manifest.license.expression
     try:
         mine, whole = parse(said), parse(expression)
@@ -119,6 +123,26 @@ def contradiction(manifest: Manifest, others: Iterable[Manifest], distribution: 
     return Finding(
         Reason.METADATA_CONFLICT, Verdict.UNKNOWN, message, remedies=("make License-Expression and the manifest agree",)
     )
+
+
+def _is_own(manifest: Manifest, others: Iterable[Manifest], distribution: str) -> bool:
+    """Whether it describes the distribution's own code: it has its name, or there is no other code in it."""
+    code = [m for m in others if m.kind == "code" and m.delivery == "bundled"]
+    return manifest in code and (len(code) == 1 or normalised(manifest.id) == normalised(distribution))
+
+
+def _examined(one: Installed, found: Sequence[FoundManifest], verify: bool) -> Iterator[FoundManifest]:
+    """The same, the manifest of the distribution's own code with what the distribution itself shows."""
+    everything = [f.manifest for f in found]
+    for manifest in found:
+        if not _is_own(manifest.manifest, everything, one.key):
+            yield manifest
+            continue
+        files = license_files(one)
+        readings, mismatches = compare(manifest.manifest.license.expression, files.texts)
+        shown = inspect(one, owned_weights(found, one.root), verify=verify)
+        findings = (*manifest.findings, *files.findings, *mismatches, *shown)
+        yield replace(manifest, readings=readings, findings=tuple(dict.fromkeys(findings)))
 
 
 def owned_weights(found: Iterable[FoundManifest], root: Path) -> dict[str, str]:
