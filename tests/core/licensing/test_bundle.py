@@ -269,7 +269,9 @@ def test_damage_that_the_audit_found_is_an_integrity_failure(tmp_path: Path) -> 
 
 def test_a_component_without_any_file_is_refused_unless_it_lies_in_another(tmp_path: Path) -> None:
     snippet = component("snippet", "template", "MIT")
-    assert "none of its files" in str(refused(tmp_path, inputs(tmp_path, row(snippet))))
+    error = refused(tmp_path, inputs(tmp_path, row(snippet)))
+    assert "none of its files is on this machine" in str(error)
+    assert error.exit_code == 1
     around = code(tmp_path / "code", derived_from=[{"id": "snippet", "relation": "snippet"}])
     made = inputs(tmp_path, row(snippet))
     rows = tuple(row(around) if one.component.id == "glmserve" else one for one in made.report.rows)

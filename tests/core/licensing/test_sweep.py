@@ -159,7 +159,7 @@ def test_what_is_written_for_the_bundle_is_swept_too(here: Restricted) -> None:
         ("a.dat", safetensors({"w": (2, 2)})),
         ("a.py", b"GGUF" + (3).to_bytes(4, "little") + bytes(500)),
         ("a.zip", zipped({"x.py": safetensors({"w": (2, 2)})})),
-        ("model.pt", zipped({"archive/data.pkl": b"\x80\x02}q\x00."}, zipfile.ZIP_STORED)),
+        ("model.pt", zipped({"archive/data.pkl": b"\x80\x02}q\x00." + bytes(2 << 20)}, zipfile.ZIP_STORED)),
         ("big.npy", b"\x93NUMPY\x01\x00" + bytes(2 << 20)),
     ],
 )

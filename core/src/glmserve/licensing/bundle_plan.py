@@ -83,7 +83,9 @@ def refuse(use: Use, found: Sequence[tuple[Row | None, Finding]]) -> None:
         return
     lines = [_line(row, finding) for row, finding in found]
     findings = [finding for _, finding in found]
-    kind = BundleDamaged if any(f.code in INTEGRITY for f in findings) else BundleRefused
+    # What was never fetched is missing too, but nothing happened to it.
+    damaged = any(f.code in INTEGRITY and f.verdict is Verdict.DENY for f in findings)
+    kind = BundleDamaged if damaged else BundleRefused
     if len(lines) == 1:
         raise kind(f"No bundle for {use} was made: {lines[0]}.", findings)
     listed = "".join(f"\n  - {line}." for line in dict.fromkeys(lines))

@@ -55,7 +55,7 @@ def pack(
             progress("looking through the components", done, len(rows))
         if not files and not _lies_in_another(component, rows):
             message = "none of its files is on this machine"
-            refused.append((row, Finding(Reason.FILE_MISSING, Verdict.DENY, message, remedies=_ABSENT)))
+            refused.append((row, Finding(Reason.FILE_MISSING, Verdict.ACTION, message, remedies=_ABSENT)))
         packed: dict[str, Member] = {}
         for file in files:
             source, problem = _real(file, component)

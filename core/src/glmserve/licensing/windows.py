@@ -4,7 +4,7 @@ Of the pieces of 64 bytes some are remembered: those that begin with a certain b
 whose checksum has certain bits. The content alone decides, so a piece is chosen again wherever it has moved to, and
 looking for it needs one pass over the other file at the speed of a byte search.
 
-The limit: in random bytes one position in 256 begins a piece, and in large files one in RATE thins them further, so
+The limit: in random bytes one position in 256 begins a piece, and of very many pieces only a part is kept, so
 what two files share has to be some kilobytes long to be found almost surely. Bytes that were changed throughout, as by
 a cast or a quantization, share no piece at all; that is what records of origin and tensor names are for.
 """
