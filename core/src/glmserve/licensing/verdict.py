@@ -39,7 +39,7 @@ def judge(case: Case, component: Component, use: Use) -> list[Finding]:
 
 
 def _with_ways_out(finding: Finding, drafters: tuple[str, ...]) -> Finding:
-    """The way out that needs nobody's consent comes first; what the target's own terms ask, no other drafter answers."""
+    """Ways out that need nobody's consent come first. What the target's own terms ask, no other drafter answers."""
     if finding.verdict <= Verdict.CONDITIONS or finding.message.startswith(INHERITED):
         return finding
     return replace(finding, remedies=(*drafters, *finding.remedies))
