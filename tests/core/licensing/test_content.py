@@ -12,6 +12,7 @@ import os
 import pickle
 import random
 import tarfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +108,16 @@ def test_an_item_has_the_digest_and_size_of_the_bytes(tmp_path: Path) -> None:
     (item,) = items(tmp_path / "x.dat", data)
     assert (item.names, item.size, item.sha256) == (("x.dat",), len(data), hashlib.sha256(data).hexdigest())
     assert (item.kind, item.problem, item.warning) == (None, "", "")
+
+
+def test_a_walk_takes_the_same_memory_for_any_size(tmp_path: Path) -> None:
+    (tmp_path / "x.gz").write_bytes(gzip.compress(zipped({"big": bytes(48 << 20)})))
+    tracemalloc.start()
+    try:
+        assert [item.size for item in walk(tmp_path)][-1] == 48 << 20
+        assert tracemalloc.get_traced_memory()[1] < 12 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_tree_is_walked_in_the_order_of_names(tmp_path: Path) -> None:

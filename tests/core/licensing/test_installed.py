@@ -193,6 +193,11 @@ def test_texts_of_vendored_parts_count_as_well(tmp_path: Path) -> None:
     assert codes(found) == [Reason.METADATA_CONFLICT]
 
 
+def test_texts_in_a_notice_count_as_well(tmp_path: Path) -> None:
+    install(tmp_path, contents(texts={"LICENSE": MIT, "THIRD_PARTY_LICENSES.txt": b"Of parts:\n\n" + CC_BY_NC_ND}))
+    assert read(tmp_path).readings == ("MIT AND CC-BY-NC-ND-4.0",)
+
+
 def test_every_alternative_of_an_or_may_bring_its_text(tmp_path: Path) -> None:
     texts = {"LICENSE": b"Choose one of the two.\n", "LICENSE.APACHE": APACHE, "LICENSE.MIT": MIT}
     install(tmp_path, contents(expression="MIT OR Apache-2.0", texts=texts))
@@ -272,6 +277,8 @@ def test_a_clarification_of_another_version_or_distribution_says_nothing(tmp_pat
     install(tmp_path, UNCLEAR)
     entries = [clarified(version="==2.0"), clarified(dist="other")]
     assert codes(read(tmp_path, clarify=entries)) == [Reason.NO_LICENSE]
+    install(tmp_path / "odd", contents(version="not-a-version", expression=None, texts={"LICENSE": BSD_3}))
+    assert codes(read(tmp_path / "odd", clarify=entries)) == [Reason.NO_LICENSE]
 
 
 def test_a_clarification_does_not_mend_an_edited_text(tmp_path: Path) -> None:
@@ -425,9 +432,8 @@ def test_two_thousand_distributions_take_less_than_three_seconds(
     for i in range(2000):
         text = f"Copyright (c) 2020 Author {i}\n\n".encode() + bodies[i % 3]
         topics = [f"Classifier: Topic :: Number {j}" for j in range(10)]
-        modules = {f"package_{i}/m{j}.py": b"" for j in range(3)}
         says, texts = expressions[i % 3], {"LICENSE": text}
-        install(tmp_path, contents(f"package-{i}", expression=says, headers=topics, texts=texts, files=modules))
+        install(tmp_path, contents(f"package-{i}", expression=says, headers=topics, texts=texts))
     opened, searched = [0], [0]
     real_open, real_search = os.open, claims.contained
 

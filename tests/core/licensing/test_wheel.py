@@ -45,7 +45,7 @@ SOUND = contents(
         "demo/table.py": b"ROWS = [1, 2, 3]\n" * 50,
         "demo/model.safetensors": WEIGHTS,
         "demo/components/demo.toml": manifest("demo"),
-        "demo/components/model.toml": manifest("model", "weights", "Apache-2.0", ANSWERED),
+        "demo/components/model.toml": manifest("model", "weights", "MIT", ANSWERED),
         f"{INFO}/entry_points.txt": entry_point("demo"),
     }
 )
@@ -175,6 +175,14 @@ WRONG_CONTENT: dict[str, tuple[Callable[[Files], Files], Reason]] = {
         Reason.TEXT_MISSING,
     ),
     "vendored Apache code without NOTICE": (lambda files: VENDORED[1](VENDORED[0](files)), Reason.NOTICE_MISSING),
+    "bundled weights of another licence": (
+        edit("demo/components/model.toml", 'expression = "MIT"', 'expression = "CC-BY-NC-ND-4.0"'),
+        Reason.METADATA_CONFLICT,
+    ),
+    "bundled weights that are never redistributed": (
+        edit("demo/components/model.toml", "[license]", '[policy]\nredistribute = "never"\n[license]'),
+        Reason.PROJECT_POLICY,
+    ),
     "no WHEEL": (drop(f"{INFO}/WHEEL"), Reason.MALFORMED),
     "WHEEL of version 2": (edit(f"{INFO}/WHEEL", "Wheel-Version: 1.0", "Wheel-Version: 2.0"), Reason.MALFORMED),
     "WHEEL without purity": (edit(f"{INFO}/WHEEL", "Root-Is-Purelib: true\n", ""), Reason.MALFORMED),
@@ -300,6 +308,16 @@ def test_a_wheel_under_another_name_does_not_pass(name: str, tmp_path: Path) -> 
     assert check_wheel(wheel(tmp_path, SOUND, name)) != ()
 
 
+def test_a_linked_wheel_is_checked_like_the_wheel_itself(tmp_path: Path) -> None:
+    link = tmp_path / "links" / NAME
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / NAME)
+    wheel(tmp_path, SOUND)
+    assert check_wheel(link) == ()
+    wheel(tmp_path, {**SOUND, "demo/x.bin": safetensors()})
+    assert codes(link) == {Reason.WEIGHTS_IN_WHEEL}
+
+
 def test_what_is_no_file_is_a_finding(tmp_path: Path) -> None:
     assert codes(tmp_path / "missing.whl") == codes(tmp_path) == {Reason.MALFORMED}
 
@@ -339,6 +357,7 @@ def test_findings_say_what_is_wrong_in_a_phrase(tmp_path: Path) -> None:
         if f"{INFO}/METADATA" in files:
             for finding in check_wheel(wheel(tmp_path, files)):
                 assert 10 < len(finding.message) < 400
+                assert finding.message.isprintable()
                 assert finding.verdict > Verdict.ALLOW or finding.code is Reason.METADATA_CONFLICT
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import glmserve_licenses
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from glmserve.api import ConfigError
@@ -60,7 +61,7 @@ class Clarifications:
         """What holds for a distribution whose texts were found at paths that end as the clarification's do."""
         stale: list[Clarification] = []
         for versions, expression, entry in self._by_name.get(normalised(name), ()):
-            if entry.version and not versions.contains(version, prereleases=True):
+            if entry.version and not _contains(versions, version):
                 continue
             if all(_holds(text.path, text.sha256, texts) for text in entry.texts):
                 return Clarified(expression)
@@ -77,6 +78,13 @@ def shipped_clarifications() -> tuple[Clarification, ...]:
     except (OSError, ValidationError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"{path.name} of glmserve-licenses cannot be read, so install it anew: {reason}.") from None
+
+
+def _contains(versions: SpecifierSet, version: str) -> bool:
+    try:
+        return versions.contains(version, prereleases=True)
+    except InvalidVersion:
+        return False
 
 
 def _holds(path: str, sha256: str | None, texts: Sequence[LicenseText]) -> bool:

@@ -106,7 +106,7 @@ def _weights(
 
 def _harmless(kind: str, size: int) -> bool:
     """Small arrays, pickles and scripts: numpy and torch ship dozens for their tests."""
-    return kind in GENERAL and size < LARGE_BYTES
+    return kind in (*GENERAL, "torch-zip") and size < LARGE_BYTES
 
 
 def _owned(file: IO[bytes], sha256: str | None) -> bool:

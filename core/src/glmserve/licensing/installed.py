@@ -93,7 +93,7 @@ def _component(
     if by:
         readings, findings = (), [f for f in findings if f.code not in _SETTLED]
     elif said.expression:
-        more, mismatches = compare(said.expression, files.texts)
+        more, mismatches = compare(said.expression, (*files.texts, *files.notices))
         readings, findings = readings + more, [*findings, *mismatches]
     else:
         findings.append(_undeclared(one, said, files))
@@ -103,7 +103,7 @@ def _component(
         manifest=_manifest(one, expression, by or (f"METADATA, {said.header}" if said.header else ""), files),
         source=f"the installed distribution {one.name} {one.version}".rstrip(),
         texts=files.digests,
-        notices=files.notices,
+        notices=tuple(notice.text for notice in files.notices),
         root=one.root,
         readings=readings,
         findings=tuple(findings),

@@ -29,8 +29,8 @@ class LicenseFiles:
     """Main texts first, then those of parts, then what else is declared, such as AUTHORS."""
     digests: tuple[LicenseText, ...]
     """The same, with the digests of their normalised texts."""
-    notices: tuple[str, ...]
-    """Contents of NOTICE files, normalised."""
+    notices: tuple[FoundText, ...]
+    """NOTICE files and lists of third parties, none of them a main text."""
     findings: tuple[Finding, ...]
     paths: frozenset[str]
     """All of these files, relative to the installation."""
@@ -44,7 +44,7 @@ def license_files(one: Installed) -> LicenseFiles:
     names = dict.fromkeys(_declared(one, one.info, findings))
     names.update(dict.fromkeys(_lying_there(one.info)))
     texts: list[FoundText] = []
-    notices: list[str] = []
+    notices: list[FoundText] = []
     prefix = one.info.name
     for name in names:
         data = _checked(one, f"{prefix}/{name}", one.info / name, findings)
@@ -56,7 +56,7 @@ def license_files(one: Installed) -> LicenseFiles:
             what = "empty" if not text else "binary"
             findings.append(_missing(f"its licence file {name} is {what}"))
         elif _NOTICE.match(inner.rpartition("/")[2]):
-            notices.append(text)
+            notices.append(FoundText(f"{prefix}/{name}", text, False))
         else:
             main = "/" not in inner and bool(_LICENSE.match(inner))
             texts.append(FoundText(f"{prefix}/{name}", text, main))

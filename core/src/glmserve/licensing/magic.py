@@ -10,7 +10,7 @@ from typing import Literal
 HEAD_BYTES = 512
 """How much of the beginning of a file `sniff` and `archive` want to see; a tar says what it is at byte 257."""
 
-GENERAL = frozenset({"npy", "npz", "pickle", "torch-zip"})
+GENERAL = frozenset({"npy", "npz", "pickle"})
 """Containers that hold all kinds of data, that of tests included, and not only weights."""
 
 WEIGHT_SUFFIXES = frozenset(

@@ -102,12 +102,12 @@ def manifests_of(one: Installed, paths: Sequence[str] | None) -> tuple[FoundMani
 
 
 def contradiction(manifest: Manifest, others: Iterable[Manifest], distribution: str, expression: str) -> Finding | None:
-    """METADATA_CONFLICT when the metadata of the distribution declares another licence than a manifest of its code.
+    """METADATA_CONFLICT when the metadata declares another licence than a manifest of what the distribution holds.
 
-    `others` are all manifests of the distribution. Its own code has to have exactly the licence of the metadata; code
-    that it vendors has to be covered by it.
+    `others` are all manifests of the distribution. Its own code has to have exactly the licence of the metadata; what
+    else it bundles, vendored code or weights, has to be covered by it.
     """
-    if manifest.kind != "code" or manifest.delivery != "bundled":
+    if manifest.delivery != "bundled":
         return None
     own = _is_own(manifest, others, distribution)
     said = manifest.license.expression
@@ -139,7 +139,7 @@ def _examined(one: Installed, found: Sequence[FoundManifest], verify: bool) -> I
             yield manifest
             continue
         files = license_files(one)
-        readings, mismatches = compare(manifest.manifest.license.expression, files.texts)
+        readings, mismatches = compare(manifest.manifest.license.expression, (*files.texts, *files.notices))
         shown = inspect(one, owned_weights(found, one.root), verify=verify)
         findings = (*manifest.findings, *files.findings, *mismatches, *shown)
         yield replace(manifest, readings=readings, findings=tuple(dict.fromkeys(findings)))
@@ -149,8 +149,9 @@ def owned_weights(found: Iterable[FoundManifest], root: Path) -> dict[str, str]:
     """Path relative to the installation -> sha256 hex, of all files of bundled components that are not code."""
     owned: dict[str, str] = {}
     for one in found:
-        if one.manifest.delivery == "bundled" and one.manifest.kind != "code" and one.root.is_relative_to(root):
-            inside = one.root.relative_to(root)
+        package, site = one.root.resolve(), root.resolve()
+        if one.manifest.delivery == "bundled" and one.manifest.kind != "code" and package.is_relative_to(site):
+            inside = package.relative_to(site)
             owned.update({(inside / file.path).as_posix(): file.sha256 for file in one.manifest.files})
     return owned
 

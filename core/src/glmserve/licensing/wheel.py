@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import stat
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
+from .plain import one_line
 from .report import Finding
 from .unpack import UNPACK_ERRORS
 from .wheel_archive import OpenWheel, check_container, malformed
@@ -28,4 +30,5 @@ def check_wheel(path: Path) -> tuple[Finding, ...]:
     except UNPACK_ERRORS as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         return (malformed(f"{path.name} is no wheel that can be read: {reason}"),)
-    return tuple(dict.fromkeys(found))
+    # Names in it can have control sequences.
+    return tuple(dict.fromkeys(replace(finding, message=one_line(finding.message)) for finding in found))

@@ -45,7 +45,12 @@ class OpenWheel:
     @cached_property
     def items(self) -> tuple[Item, ...]:
         """Everything in it, nested archives included, without the wheel itself."""
-        return tuple(walk(self.path))[1:]
+        return tuple(walk(self.path.resolve()))[1:]
+
+    @cached_property
+    def top(self) -> Mapping[str, Item]:
+        """Those of `items` that are files of the wheel itself, by name."""
+        return {item.names[1]: item for item in self.items if len(item.names) == 2}
 
     @cached_property
     def headers(self) -> Headers:
@@ -128,9 +133,10 @@ def _recorded(wheel: OpenWheel, entry: RecordEntry) -> Iterator[Finding]:
     if not entry.digest or entry.size is None:
         yield malformed(f"its RECORD has no digest or size for {entry.path}")
         return
-    item = next((item for item in _top(wheel) if item.names[1] == entry.path), None)
+    item = wheel.top.get(entry.path)
     if item is None or not item.sha256:
-        return  # it could not be read, which is a finding of its own
+        yield malformed(f"{entry.path} could not be read to its end")
+        return
     if entry.algorithm == "sha256":
         digest = item.sha256
     else:
@@ -139,10 +145,6 @@ def _recorded(wheel: OpenWheel, entry: RecordEntry) -> Iterator[Finding]:
     if digest != entry.digest or item.size != entry.size:
         message = f"{entry.path} is not what its RECORD says"
         yield Finding(Reason.HASH_MISMATCH, Verdict.DENY, message, remedies=("build it anew",))
-
-
-def _top(wheel: OpenWheel) -> Iterator[Item]:
-    return (item for item in wheel.items if len(item.names) == 2)
 
 
 def _is_version(text: str, version: Version) -> bool:

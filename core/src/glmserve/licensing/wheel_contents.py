@@ -179,6 +179,9 @@ def _bundled(wheel: OpenWheel, package: str, manifest: Manifest) -> Iterator[Fin
     """Texts and files of a component whose bytes come with the wheel are there, and are what its manifest says."""
     if manifest.delivery != "bundled":
         return
+    if manifest.policy.redistribute == "never":
+        message = f"{manifest.id} is in it, and its manifest says that it is never redistributed"
+        yield _finding(Reason.PROJECT_POLICY, message, Verdict.DENY)
     for text in manifest.license.texts:
         data = wheel.read(f"{package}/{text.path}")
         if data is None:
@@ -186,9 +189,8 @@ def _bundled(wheel: OpenWheel, package: str, manifest: Manifest) -> Iterator[Fin
         elif text.sha256 is not None and digest(data) != text.sha256:
             message = f"{text.path} of {manifest.id} is not the text whose digest its manifest gives"
             yield _finding(Reason.HASH_MISMATCH, message, Verdict.DENY)
-    items = {item.names[1]: item for item in wheel.items if len(item.names) == 2}
     for file in manifest.files:
-        item = items.get(f"{package}/{file.path}")
+        item = wheel.top.get(f"{package}/{file.path}")
         if item is None:
             yield _finding(Reason.FILE_MISSING, f"{file.path} of {manifest.id} is not in {package}", Verdict.DENY)
         elif (item.sha256, item.size) != (file.sha256, file.size):
@@ -226,7 +228,7 @@ def _weights(wheel: OpenWheel, manifests: Sequence[tuple[str, Manifest]]) -> Ite
         if manifest.delivery == "bundled" and manifest.kind != "code"
         for file in manifest.files
     }
-    answered = {item.names[1] for item in wheel.items if len(item.names) == 2 and (item.names[1], item.sha256) in owned}
+    answered = {name for name, item in wheel.top.items() if (name, item.sha256) in owned}
     places: list[tuple[str, str]] = []
     for item in wheel.items:
         where = " > ".join(item.names[1:])
