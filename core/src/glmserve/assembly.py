@@ -71,7 +71,7 @@ def assemble(
     section = anchored(profile.licenses, profile.directory)
     if policy is not None:
         section = joined(section, policy)
-    found = {f.manifest.id: f for f in manifests(python_paths)}
+    found = {f.manifest.id: f for f in manifests(python_paths, verify=progress is not None)}
     code = {*CODE, *selected_distributions(environ)}
     shipped = [f for f in found.values() if f.manifest.kind == "code" and f.distribution in code]
     components = [_gathered(f, f.root, progress) for f in shipped]
@@ -128,7 +128,8 @@ def _gathered(found: FoundManifest, root: Path | None, progress: Progress | None
         manifest = manifest.model_copy(update={"version": found.version})
     distribution = found.distribution if manifest.kind == "code" else ""
     gathered = gather(manifest, root, found.source, distribution=distribution, progress=progress)
-    return replace(gathered, findings=(*gathered.findings, *found.findings))
+    readings = (*gathered.readings, *found.readings)
+    return replace(gathered, findings=(*gathered.findings, *found.findings), readings=readings)
 
 
 def _named(found: Mapping[str, FoundManifest], id: str, key: str) -> FoundManifest:

@@ -468,7 +468,8 @@ def test_a13_a_bundle_with_stubs_pins_the_drafter_and_holds_none_of_it(glmserve:
         sbom = json.loads(read(archive, "sbom.cdx.json"))
     assert not [name for name in names if name.startswith("components/drafter")]
     assert stub["origin"]["revision"] == "425aa615ce320caac34400208b30808c8f14f76c"
-    assert stub["license"]["url"].startswith("https://creativecommons.org/")
+    assert stub["license"]["url"].startswith("https://huggingface.co/incoai/")
+    assert len(stub["license"]["texts"][0]["sha256"]) == 64
     assert stub["accept_required"] is True
     incomplete = [ref for c in sbom["compositions"] if c["aggregate"] == "incomplete" for ref in c["assemblies"]]
     (drafter,) = [c["bom-ref"] for c in sbom["components"] if "dflash2" in c["name"].lower()]

@@ -176,8 +176,8 @@ def test_the_unbroken_ones_hold_and_there_are_a_hundred_broken_ones(tmp_path: Pa
     assert parse_manifest(document(MANIFEST).encode(), "here").id == "part"
     (tmp_path / "policy.toml").write_text(document(POLICY))
     assert load_policy(tmp_path / "policy.toml").facts.purpose == "noncommercial"
-    assert len(BROKEN_MANIFESTS) > 90
-    assert len(BROKEN_POLICIES) > 90
+    assert len(BROKEN_MANIFESTS) > 80
+    assert len(BROKEN_POLICIES) > 80
 
 
 @pytest.mark.parametrize("text", [text for _, text in BROKEN_MANIFESTS], ids=[name for name, _ in BROKEN_MANIFESTS])
