@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from glmserve.licensing.wheel import check_wheel
+from glmserve.licensing.wheel.check import check_wheel
 
 ROOT = Path(__file__).parent.parent
 DISTRIBUTIONS = [

@@ -20,7 +20,8 @@ from glmserve.licensing.acceptance import Ledger, default_file, read_ledger
 from glmserve.licensing.audit import Question, audit
 from glmserve.licensing.catalogue import Catalogue, load_catalogue
 from glmserve.licensing.evidence import Progress, gather
-from glmserve.licensing.installed import FoundManifest, closure, distributions, manifests
+from glmserve.licensing.installed.distributions import closure, distributions
+from glmserve.licensing.installed.manifests import FoundManifest, manifests
 from glmserve.licensing.pins import unpinned
 from glmserve.licensing.policy import LicensesSection, OrganisationPolicy, anchored, joined
 from glmserve.licensing.report import Component, Report

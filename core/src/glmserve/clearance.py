@@ -12,7 +12,7 @@ from glmserve.licensing.audit import Question
 from glmserve.licensing.catalogue import Catalogue, load_catalogue
 from glmserve.licensing.expressions import licenses
 from glmserve.licensing.found import declared_tree, texts_to_accept
-from glmserve.licensing.installed import manifests
+from glmserve.licensing.installed.manifests import manifests
 from glmserve.licensing.report import Component, Finding, Report, Row, Use, Verdict
 from glmserve.profiles import Profile
 from glmserve.store.sources import HubSource, Source

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from glmserve.licensing.archive import member_of, write_archive
-from glmserve.licensing.bundle import BundleInputs, make_bundle
-from glmserve.licensing.bundle_index import FILE_NAME, BundleIndex
-from glmserve.licensing.packing import PackedFile
+from glmserve.licensing.bundle.archive import member_of, write_archive
+from glmserve.licensing.bundle.index import FILE_NAME, BundleIndex
+from glmserve.licensing.bundle.make import BundleInputs, make_bundle
+from glmserve.licensing.bundle.packing import PackedFile
 from glmserve.licensing.report import Component, Finding, Reason, Report, Row, Use, Verdict
 
 from .reports import APACHE_TEXT, DRAFTER, NEVER, component, report, row, text

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 from glmserve.api import ConfigError, GlmserveError, IntegrityError
-from glmserve.licensing.archive import Member, collision, member_of, path_fault, write_archive
-from glmserve.licensing.archive_reader import read_archive
+from glmserve.licensing.bundle.archive import Member, collision, member_of, path_fault, write_archive
+from glmserve.licensing.bundle.archive_reader import read_archive
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -232,7 +232,8 @@ def test_an_interrupt_leaves_no_file(tmp_path: Path) -> None:
 
 def test_a_process_that_is_interrupted_leaves_no_file(tmp_path: Path) -> None:
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom glmserve.licensing.archive import member_of, write_archive\n"
+        "import sys, time\nfrom pathlib import Path\n"
+        "from glmserve.licensing.bundle.archive import member_of, write_archive\n"
         "def slowly(what, done, total):\n    print('writing', flush=True)\n    time.sleep(30)\n"
         "write_archive(Path(sys.argv[1]), [member_of('a', b'x' * 9999)], epoch_s=0, progress=slowly)\n"
     )

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 from glmserve.api import ConfigError, GlmserveError, IntegrityError
-from glmserve.licensing.archive_reader import read_archive
-from glmserve.licensing.bundle import BundleInputs, make_bundle
-from glmserve.licensing.bundle_index import FILE_NAME, parse_index
-from glmserve.licensing.bundle_plan import BundleDamaged, BundleRefused
-from glmserve.licensing.bundle_verify import verify_bundle
-from glmserve.licensing.packing import PackedFile
+from glmserve.licensing.bundle.archive_reader import read_archive
+from glmserve.licensing.bundle.index import FILE_NAME, parse_index
+from glmserve.licensing.bundle.make import BundleInputs, make_bundle
+from glmserve.licensing.bundle.packing import PackedFile
+from glmserve.licensing.bundle.plan import BundleDamaged, BundleRefused
+from glmserve.licensing.bundle.stub import read_stub
+from glmserve.licensing.bundle.verify import verify_bundle
 from glmserve.licensing.report import Finding, Reason, Use, Verdict
-from glmserve.licensing.stub import read_stub
 
 from .assembly import (
     DRAFTER_FILES,

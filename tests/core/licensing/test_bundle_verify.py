@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from glmserve.api import ConfigError
-from glmserve.licensing.archive import member_of, write_archive
-from glmserve.licensing.bundle_index import FILE_NAME
-from glmserve.licensing.bundle_verify import verify_bundle
+from glmserve.licensing.bundle.archive import member_of, write_archive
+from glmserve.licensing.bundle.index import FILE_NAME
+from glmserve.licensing.bundle.verify import verify_bundle
 from glmserve.licensing.report import Reason
 from hypothesis import given, settings
 from hypothesis import strategies as st

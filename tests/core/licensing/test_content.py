@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from glmserve.licensing import unpack
-from glmserve.licensing.content import MAX_DEPTH, Item, sniff, walk
+from glmserve.licensing.content import unpack
+from glmserve.licensing.content.walk import MAX_DEPTH, Item, sniff, walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

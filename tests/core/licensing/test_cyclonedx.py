@@ -10,9 +10,9 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from glmserve.api import ConfigError, GlmserveError
-from glmserve.licensing.cyclonedx import document
-from glmserve.licensing.exports import serialise
 from glmserve.licensing.expressions import parse
+from glmserve.licensing.outputs.cyclonedx import document
+from glmserve.licensing.outputs.exports import serialise
 from glmserve.licensing.report import Report
 from hypothesis import HealthCheck, given, settings
 from packageurl import PackageURL

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from glmserve.licensing.classifiers import LICENSES, PREFIX
-from glmserve.licensing.declared import MAX_METADATA_BYTES, Declared, declared, read_headers
+from glmserve.licensing.installed.classifiers import LICENSES, PREFIX
+from glmserve.licensing.installed.declared import MAX_METADATA_BYTES, Declared, declared, read_headers
 from glmserve.licensing.report import Reason, Verdict
 from hypothesis import given
 from hypothesis import strategies as st

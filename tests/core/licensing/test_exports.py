@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from glmserve.licensing.exports import git_location, left_out, package_url, serialise, web_url
+from glmserve.licensing.outputs.exports import git_location, left_out, package_url, serialise, web_url
 from hypothesis import given
 from hypothesis import strategies as st
 from packageurl import PackageURL

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 from glmserve.api import ConfigError
-from glmserve.licensing import claims
 from glmserve.licensing.expressions import parse
-from glmserve.licensing.installed import closure, distributions, manifests, shipped_clarifications
+from glmserve.licensing.installed import claims
+from glmserve.licensing.installed.clarify import shipped_clarifications
+from glmserve.licensing.installed.distributions import closure, distributions
+from glmserve.licensing.installed.manifests import manifests
 from glmserve.licensing.policy import Clarification
 from glmserve.licensing.report import Component, Reason, Use, Verdict
 from glmserve.licensing.texts import digest

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from glmserve.api import ConfigError
-from glmserve.licensing.manifests import manifests
+from glmserve.licensing.installed.manifests import manifests
 from glmserve.licensing.report import Reason, Verdict
 
 from .wheels import CC_BY_NC_ND, MIT, contents, entry_point, install, manifest, safetensors

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from glmserve.licensing.catalogue import load_catalogue
-from glmserve.licensing.notices import notice, third_party
+from glmserve.licensing.outputs.notices import notice, third_party
 from glmserve.licensing.report import Report
 from hypothesis import HealthCheck, given, settings
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
-from glmserve.licensing.plain import columns, fenced, in_markdown, listed, one_line, padded, well_formed, wrapped
+from glmserve.licensing.outputs.plain import (
+    columns,
+    fenced,
+    in_markdown,
+    listed,
+    one_line,
+    padded,
+    well_formed,
+    wrapped,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 

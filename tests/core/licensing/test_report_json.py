@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from glmserve.api import GlmserveError
-from glmserve.licensing.exports import serialise
+from glmserve.licensing.outputs.exports import serialise
+from glmserve.licensing.outputs.report_json import to_json
 from glmserve.licensing.report import Finding, Reason, Report, Verdict
-from glmserve.licensing.report_json import to_json
 from hypothesis import HealthCheck, given, settings
 
 from .generated import reports

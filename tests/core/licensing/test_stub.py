@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from glmserve.api import GlmserveError, IntegrityError
+from glmserve.licensing.bundle.stub import FetchStub, address_fault, make_stub, not_fetchable, read_stub
 from glmserve.licensing.report import Finding, Reason, Verdict
-from glmserve.licensing.stub import FetchStub, address_fault, make_stub, not_fetchable, read_stub
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 from glmserve.api.provenance import FILE_NAME, Provenance, SourceComponent, write_origin
+from glmserve.licensing.bundle.restricted import Restricted, parse_tensors, recognise, tensors_of
+from glmserve.licensing.bundle.sweep import Sweep
+from glmserve.licensing.bundle.windows import PIECE_BYTES, Search, Windows
 from glmserve.licensing.report import Component, Finding, Reason, Verdict
-from glmserve.licensing.restricted import Restricted, parse_tensors, recognise, tensors_of
-from glmserve.licensing.sweep import Sweep
-from glmserve.licensing.windows import PIECE_BYTES, Search, Windows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

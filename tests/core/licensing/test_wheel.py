@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from glmserve.licensing.report import Reason, Verdict
-from glmserve.licensing.wheel import check_wheel
+from glmserve.licensing.wheel.check import check_wheel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -19,8 +19,8 @@ from .licenses import INTEGRITY_EXIT, DefaultGroup
 from .table import print_table
 
 if TYPE_CHECKING:
-    from glmserve.licensing.archive import Progress
-    from glmserve.licensing.bundle import BundlePlan
+    from glmserve.licensing.bundle.archive import Progress
+    from glmserve.licensing.bundle.make import BundlePlan
 
 USES = ("redistribute-source", "redistribute-image", "publish-weights")
 
@@ -63,7 +63,7 @@ def make_command(
         raise click.UsageError("Say where to write the bundle with -o OUT.tar, or only look with --dry-run.")
     epoch_s = _epoch()
     from glmserve.bundling import bundle_inputs
-    from glmserve.licensing.bundle import make_bundle
+    from glmserve.licensing.bundle.make import make_bundle
     from glmserve.licensing.policy import load_policy
     from glmserve.licensing.report import Use
     from glmserve.profiles import load_profile
@@ -94,8 +94,8 @@ def verify_command(context: click.Context, bundle: Path) -> None:
 
     Exits with 3 when anything was added, removed or changed since it was made.
     """
-    from glmserve.licensing.bundle_verify import verify_bundle
-    from glmserve.licensing.plain import one_line
+    from glmserve.licensing.bundle.verify import verify_bundle
+    from glmserve.licensing.outputs.plain import one_line
 
     with _progress() as progress:
         findings = verify_bundle(bundle, progress)

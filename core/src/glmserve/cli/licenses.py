@@ -234,7 +234,7 @@ def verify_command(
 def check_wheel_command(context: click.Context, wheels: tuple[Path, ...]) -> None:
     """Check wheels before they are published: expression, licence texts, RECORD, no weights."""
     from glmserve.licensing.report import INTEGRITY, Verdict
-    from glmserve.licensing.wheel import check_wheel
+    from glmserve.licensing.wheel.check import check_wheel
 
     code = 0
     for wheel in wheels:
@@ -265,7 +265,7 @@ def notices_command(
 ) -> None:
     """Write the NOTICE of PROFILE, and a table with every licence text that its parts need."""
     from glmserve.licensing.audit import Question
-    from glmserve.licensing.notices import notice, third_party
+    from glmserve.licensing.outputs.notices import notice, third_party
 
     assembly, report = audited(profile, Question(), policy_file, drafter, overrides)
     text = notice(report)
@@ -278,10 +278,10 @@ def notices_command(
 
 
 def _print(report: Report, form: str, catalogue: Catalogue) -> None:
-    from glmserve.licensing import cyclonedx, spdx
-    from glmserve.licensing.exports import serialise
-    from glmserve.licensing.render import markdown, table
-    from glmserve.licensing.report_json import to_json
+    from glmserve.licensing.outputs import cyclonedx, spdx
+    from glmserve.licensing.outputs.exports import serialise
+    from glmserve.licensing.outputs.render import markdown, table
+    from glmserve.licensing.outputs.report_json import to_json
 
     if form == "table":
         click.echo(table(report, shutil.get_terminal_size((PIPE_WIDTH, 0)).columns), nl=False)

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from .content import sniff, walk
+from ..content.magic import GENERAL, HEAD_BYTES, WEIGHT_SUFFIXES, archive
+from ..content.walk import sniff, walk
+from ..report import Finding, Reason, Verdict
 from .distinfo import Installed
-from .licensefiles import edited
-from .magic import GENERAL, HEAD_BYTES, WEIGHT_SUFFIXES, archive
+from .license_files import edited
 from .record import RecordEntry, digest_of
-from .report import Finding, Reason, Verdict
 
 LARGE_BYTES = 1 << 20
 """Weights below this size have to be named like weights to be found without `verify`."""

@@ -11,6 +11,8 @@ from typing import Any
 
 from glmserve.api.components import Ancestor, FileEntry
 
+from ..expressions import ADDITIONS, Expression, License
+from ..report import Report, Row
 from .exports import (
     TextOf,
     concluded_tree,
@@ -25,9 +27,7 @@ from .exports import (
     version_of,
     web_url,
 )
-from .expressions import ADDITIONS, Expression, License
 from .plain import one_line, well_formed
-from .report import Report, Row
 
 TYPES = {
     "code": "library",

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from glmserve.api.components import ComponentId, ComponentKind, RelativePath, Sha256
 from glmserve.api.errors import IntegrityError
 
-from .report import Use, Verdict
+from ..report import Use, Verdict
 
 SCHEMA = "glmserve.bundle/1"
 FILE_NAME = "glmserve-bundle.json"

@@ -16,14 +16,14 @@ from pathlib import Path
 from glmserve.api import ConfigError
 from glmserve.api.components import MAX_MANIFEST_BYTES, Manifest, parse_manifest
 
+from ..expressions import MalformedExpression, licenses, parse, same
+from ..report import Finding, Reason, Verdict
 from .claims import compare
 from .declared import declared
 from .distinfo import Installed, installed, normalised, read_regular
-from .expressions import MalformedExpression, licenses, parse, same
 from .inspection import inspect
-from .licensefiles import edited, license_files
+from .license_files import edited, license_files
 from .record import digest_of
-from .report import Finding, Reason, Verdict
 
 GROUP = "glmserve.components"
 DIRECTORY = "components"

@@ -13,16 +13,16 @@ from packaging.version import InvalidVersion, Version
 from glmserve.api import ConfigError
 from glmserve.api.components import Manifest, parse_manifest
 
-from .catalogue import load_catalogue
-from .claims import FoundText, compare, recognised
-from .classifiers import PREFIX
-from .expressions import ABSENT, And, Expression, License, MalformedExpression, licenses, parse
-from .inspection import weights_finding
-from .manifests import DIRECTORY, GROUP, contradiction
-from .report import Finding, Reason, Verdict
-from .texts import digest, normalise
-from .unpack import unsafe_name
-from .wheel_archive import OpenWheel
+from ..catalogue import load_catalogue
+from ..content.unpack import unsafe_name
+from ..expressions import ABSENT, And, Expression, License, MalformedExpression, licenses, parse
+from ..installed.claims import FoundText, compare, recognised
+from ..installed.classifiers import PREFIX
+from ..installed.inspection import weights_finding
+from ..installed.manifests import DIRECTORY, GROUP, contradiction
+from ..report import Finding, Reason, Verdict
+from ..texts import digest, normalise
+from .archive import OpenWheel
 
 _LOWEST = Version("2.4")
 _VENDORED = ("vendored", "snippet")
@@ -199,7 +199,9 @@ def _bundled(wheel: OpenWheel, package: str, manifest: Manifest) -> Iterator[Fin
 
 
 def _notice(wheel: OpenWheel, package: str, manifest: Manifest, everything: Sequence[Manifest]) -> Iterator[Finding]:
-    """Whoever vendors Apache-licensed code carries its NOTICE on."""
+    """Whoever vendors Apache-licensed code carries its NOTICE on; a part that is fetched vendors nothing in the wheel."""
+    if manifest.delivery != "bundled":
+        return
     by_id = {other.id: other for other in everything}
     parts = [by_id[a.id] for a in manifest.derived_from if a.relation in _VENDORED and a.id in by_id]
     apache = [part for part in parts if _is_apache(part.license.expression)]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from glmserve.api.provenance import FILE_NAME as ORIGIN_FILE
 
+from ..evidence import CARD
+from ..report import Component, Finding, Reason, Row, Use, Verdict
 from .archive import Member, Progress
-from .bundle_plan import refuse
-from .evidence import CARD
-from .report import Component, Finding, Reason, Row, Use, Verdict
+from .plan import refuse
 from .sweep import Sweep
 
 Found = list[tuple[Row | None, Finding]]

@@ -12,20 +12,20 @@ from pathlib import Path
 
 from glmserve.api.errors import ConfigError
 
-from . import cyclonedx, spdx
+from ..expressions import licenses
+from ..outputs import cyclonedx, spdx
+from ..outputs.exports import TextOf, concluded_tree, reference_text, serialise
+from ..outputs.notices import notice, third_party
+from ..report import Component, Finding, Reason, Report, Row, Use, Verdict
+from ..texts import digest
 from .archive import Member, Progress, member_of, write_archive
-from .bundle_index import FILE_NAME, BundledComponent, BundledFile, BundleIndex
-from .bundle_plan import Selection, narrowed, refuse, select
-from .exports import TextOf, concluded_tree, reference_text, serialise
-from .expressions import licenses
-from .notices import notice, third_party
+from .index import FILE_NAME, BundledComponent, BundledFile, BundleIndex
 from .packing import PackedFile, pack
-from .report import Component, Finding, Reason, Report, Row, Use, Verdict
+from .plan import Selection, narrowed, refuse, select
 from .restricted import recognise
 from .shareable import shareable_profile
 from .stub import make_stub, stub_path
 from .sweep import Sweep
-from .texts import digest
 
 PROFILE_FILE = "profile.toml"
 COMPONENTS, LICENSES, STUBS = "components", "LICENSES", "stubs"

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+from ..content.magic import HEAD_BYTES, sniff
+from ..report import Component
 from .archive import Progress, open_regular
-from .magic import HEAD_BYTES, sniff
-from .report import Component
 from .windows import Windows
 
 MIN_BYTES = 64

@@ -7,9 +7,9 @@ from typing import Any
 
 from glmserve.api.components import Origin
 
+from ..report import Finding, Report, Row, Ruling, Use
 from .exports import ordered
 from .plain import well_formed
-from .report import Finding, Report, Row, Ruling, Use
 
 SCHEMA = "glmserve.licenses/1"
 

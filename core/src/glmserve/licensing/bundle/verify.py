@@ -9,17 +9,17 @@ from typing import Any
 
 from glmserve.api.errors import GlmserveError, IntegrityError
 
+from ..content.walk import walk
+from ..expressions import MalformedExpression, licenses, parse
+from ..report import Finding, Reason, Verdict
+from ..texts import digest
 from .archive import Progress
 from .archive_reader import Entry, content, read_archive
-from .bundle import COMPONENTS, LICENSES, STUBS
-from .bundle_index import FILE_NAME, MAX_INDEX_BYTES, BundleIndex, parse_index
-from .content import walk
-from .expressions import MalformedExpression, licenses, parse
-from .report import Finding, Reason, Verdict
+from .index import FILE_NAME, MAX_INDEX_BYTES, BundleIndex, parse_index
+from .make import COMPONENTS, LICENSES, STUBS
 from .restricted import MIN_BYTES
 from .stub import MAX_STUB_BYTES, FetchStub, read_stub, stub_path
 from .sweep import stray_weights
-from .texts import digest
 
 MAX_SBOM_BYTES = 256 << 20
 MAX_TEXT_BYTES = 1 << 20

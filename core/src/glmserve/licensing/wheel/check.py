@@ -7,11 +7,11 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
-from .plain import one_line
-from .report import Finding
-from .unpack import UNPACK_ERRORS
-from .wheel_archive import OpenWheel, check_container, malformed
-from .wheel_contents import check_contents
+from ..content.unpack import UNPACK_ERRORS
+from ..outputs.plain import one_line
+from ..report import Finding
+from .archive import OpenWheel, check_container, malformed
+from .contents import check_contents
 
 
 def check_wheel(path: Path) -> tuple[Finding, ...]:

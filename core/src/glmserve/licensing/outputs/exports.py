@@ -14,8 +14,8 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from glmserve.api.components import Origin
 from glmserve.api.errors import ConfigError, GlmserveError
 
-from .expressions import ABSENT, Expression, License, MalformedExpression, parse, same
-from .report import Component, Report, Row
+from ..expressions import ABSENT, Expression, License, MalformedExpression, parse, same
+from ..report import Component, Report, Row
 
 TextOf = Callable[[str], str | None]
 """The text of a licence by its identifier; None when the project does not carry it."""

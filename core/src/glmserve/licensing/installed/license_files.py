@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..content.unpack import unsafe_name
+from ..report import Finding, LicenseText, Reason, Use, Verdict
+from ..texts import digest, normalise
 from .claims import FoundText
 from .distinfo import Installed, read_regular
-from .report import Finding, LicenseText, Reason, Use, Verdict
-from .texts import digest, normalise
-from .unpack import unsafe_name
 
 MAX_TEXT_BYTES = 4 << 20
 """Of a licence file; bundles of hundreds of notices have some hundred kilobytes."""

@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from glmserve.api import ConfigError
 
+from ..expressions import MalformedExpression, parse
+from ..policy import Clarification
+from ..report import Finding, LicenseText, Reason, Verdict
 from .distinfo import normalised
-from .expressions import MalformedExpression, parse
-from .policy import Clarification
-from .report import Finding, LicenseText, Reason, Verdict
 
 
 @dataclass(frozen=True)

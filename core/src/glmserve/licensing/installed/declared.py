@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..expressions import ABSENT, MalformedExpression, licenses, parse, same
+from ..report import Finding, Reason, Verdict
 from .classifiers import IGNORED, LICENSES, PREFIX, PROPRIETARY
-from .expressions import ABSENT, MalformedExpression, licenses, parse, same
-from .report import Finding, Reason, Verdict
 
 MAX_METADATA_BYTES = 1 << 20
 """What lies beyond is not read: headers come first, and honest ones have a few kilobytes."""

@@ -8,6 +8,8 @@ from typing import Any
 
 from glmserve.api.components import Ancestor
 
+from ..expressions import ADDITIONS, And, Expression, License, Or, licenses
+from ..report import Report, Row
 from .exports import (
     TextOf,
     concluded_tree,
@@ -22,9 +24,7 @@ from .exports import (
     version_of,
     web_url,
 )
-from .expressions import ADDITIONS, And, Expression, License, Or, licenses
 from .plain import one_line, well_formed
-from .report import Report, Row
 
 PURPOSES = {"code": "LIBRARY", "native-lib": "LIBRARY", "image-base": "CONTAINER"}
 RELATIONS = {"verbatim": "COPY_OF", "vendored": "CONTAINS", "snippet": "CONTAINS"}

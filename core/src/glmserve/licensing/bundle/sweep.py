@@ -18,10 +18,10 @@ from pathlib import Path, PurePosixPath
 from glmserve.api.errors import ConfigError
 from glmserve.api.provenance import FILE_NAME, read_origin
 
+from ..content.magic import GENERAL
+from ..content.walk import Item, walk
+from ..report import Component, Finding, Reason, Verdict
 from .archive import Member, path_fault
-from .content import Item, walk
-from .magic import GENERAL
-from .report import Component, Finding, Reason, Verdict
 from .restricted import MAX_HEADER_BYTES, MIN_BYTES, Restricted, Tensor, parse_tensors
 from .windows import Search
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .expressions import MalformedExpression, licenses, parse
-from .report import Finding, Reason, Verdict
-from .texts import contained
+from ..expressions import MalformedExpression, licenses, parse
+from ..report import Finding, Reason, Verdict
+from ..texts import contained
 
 _COPYRIGHT = re.compile(
     r"^[ \t]*(?:portions )?(?:copyright:?[ \t]+(?:\(c\)|\u00a9|[0-9]{4})|(?:\(c\)|\u00a9)[ \t]*[0-9]{4})[^\n]{0,100}\n",

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from ..report import Report, Row, Use, Verdict
 from .exports import ordered
 from .plain import columns, in_markdown, listed, one_line, padded, wrapped
 from .reasons import Told, licence, told
-from .report import Report, Row, Use, Verdict
 
 GAP = "  "
 MARK = "!"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..report import Finding, Report, Row, Use, Verdict
 from .plain import listed, one_line
-from .report import Finding, Report, Row, Use, Verdict
 
 MAX_LICENCE = 240
 """Characters of a licence that people are shown; JSON has it whole."""

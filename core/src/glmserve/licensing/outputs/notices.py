@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from ..expressions import License, licenses
+from ..report import LicenseText, Report, Row
+from ..texts import contained
 from .exports import TextOf, concluded_tree, declared_tree, left_out, ordered, reference_text, version_of
-from .expressions import License, licenses
 from .plain import fenced, in_markdown, listed, one_line, well_formed
-from .report import LicenseText, Report, Row
-from .texts import contained
 
 RULE = "-" * 78
 FETCHED = "Not part of this distribution: its user fetches it from its publisher."

@@ -16,8 +16,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from glmserve.api.components import ComponentId, ComponentKind, FileEntry, Origin, Sha256
 from glmserve.api.errors import GlmserveError, IntegrityError
 
-from .pins import unpinned
-from .report import Finding, Reason, Row
+from ..pins import unpinned
+from ..report import Finding, Reason, Row
 
 SCHEMA = "glmserve.fetch-stub/1"
 MAX_STUB_BYTES = 16 << 20

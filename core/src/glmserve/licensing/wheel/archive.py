@@ -13,11 +13,11 @@ from packaging.tags import Tag, parse_tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from .content import Item, walk
-from .declared import Headers, read_headers
-from .record import Record, RecordEntry, digest_of, read_record
-from .report import Finding, Reason, Verdict
-from .unpack import UNPACK_ERRORS, zip_hides, zip_problem
+from ..content.unpack import UNPACK_ERRORS, zip_hides, zip_problem
+from ..content.walk import Item, walk
+from ..installed.declared import Headers, read_headers
+from ..installed.record import Record, RecordEntry, digest_of, read_record
+from ..report import Finding, Reason, Verdict
 
 MAX_WHEEL_BYTES = 100 << 20
 """The package index takes no larger ones by default."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from glmserve.api.errors import GlmserveError, IntegrityError
 
-from .plain import one_line
-from .report import INTEGRITY, Finding, Reason, Report, Row, Ruling, Use, Verdict
+from ..outputs.plain import one_line
+from ..report import INTEGRITY, Finding, Reason, Report, Row, Ruling, Use, Verdict
 from .stub import not_fetchable
 
 

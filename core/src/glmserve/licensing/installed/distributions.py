@@ -14,17 +14,15 @@ from packaging.requirements import InvalidRequirement, Requirement
 from glmserve.api import ConfigError
 from glmserve.api.components import Manifest
 
+from ..policy import Clarification
+from ..report import Component, Finding, Reason, Verdict
 from .claims import compare, recognised
 from .clarify import Clarifications, shipped_clarifications
 from .declared import Declared, declared
 from .distinfo import Installed, installed, normalised
 from .inspection import inspect
-from .licensefiles import LicenseFiles, license_files
-from .manifests import FoundManifest, manifests, manifests_of, owned_weights
-from .policy import Clarification
-from .report import Component, Finding, Reason, Verdict
-
-__all__ = ["FoundManifest", "closure", "distributions", "manifests", "shipped_clarifications"]
+from .license_files import LicenseFiles, license_files
+from .manifests import manifests_of, owned_weights
 
 _SETTLED = frozenset({Reason.METADATA_CONFLICT, Reason.TEXT_MISMATCH, Reason.NO_LICENSE})
 """What a clarification answers."""
