@@ -199,7 +199,7 @@ def _bundled(wheel: OpenWheel, package: str, manifest: Manifest) -> Iterator[Fin
 
 
 def _notice(wheel: OpenWheel, package: str, manifest: Manifest, everything: Sequence[Manifest]) -> Iterator[Finding]:
-    """Whoever vendors Apache-licensed code carries its NOTICE on; a part that is fetched vendors nothing in the wheel."""
+    """Whoever vendors Apache-licensed code carries its NOTICE on; what is fetched vendors nothing in the wheel."""
     if manifest.delivery != "bundled":
         return
     by_id = {other.id: other for other in everything}
