@@ -481,6 +481,19 @@ def test_a13_a_bundle_with_stubs_pins_the_drafter_and_holds_none_of_it(glmserve:
     assert glmserve("bundle", "verify", out).code == 3
 
 
+def test_a47_a_file_that_no_component_owns_refuses_the_bundle(glmserve: Run, tmp_path: Path, site: Path) -> None:
+    path, manifest = weights(tmp_path, b"weights", b"weights")
+    manifest_site(site, ("part", manifest.replace(b'delivery = "bundled"', b'delivery = "user-supplied"')))
+    out = tmp_path / "out.tar"
+    assert glmserve("bundle", path, "-o", out, "--use", "publish-weights").code == 0
+    out.unlink()
+    (tmp_path / "nowhere" / "stray").write_bytes(b"0123456789")
+    ran = glmserve("bundle", path, "-o", out, "--use", "publish-weights")
+    assert ran.code == 1
+    assert "UNOWNED_FILE" in ran.err
+    assert not out.exists()
+
+
 def test_the_local_profile_is_bundled_with_its_weights(glmserve: Run, tmp_path: Path, smollm2: Path) -> None:
     out = tmp_path / "out.tar"
     options = ["--set", f"model.source=path:{smollm2}", "--use", "publish-weights"]
