@@ -20,6 +20,7 @@ from glmserve.licensing.acceptance import Ledger, default_file, read_ledger
 from glmserve.licensing.audit import Question, audit
 from glmserve.licensing.catalogue import Catalogue, load_catalogue
 from glmserve.licensing.evidence import Progress, gather
+from glmserve.licensing.installed.distinfo import read_regular
 from glmserve.licensing.installed.distributions import closure, distributions
 from glmserve.licensing.installed.manifests import FoundManifest, manifests
 from glmserve.licensing.pins import unpinned
@@ -34,6 +35,11 @@ from glmserve.store.sources import HubSource, PathSource, PypiSource, parse_sour
 CODE = ("glmserve", "glmserve-licenses")
 """The distributions that are part of every assembly; the rest of its code are the selected plugins."""
 HUB = "https://huggingface.co/"
+MAX_PLUGIN_BYTES = 1 << 20
+"""A plugin of one file is smaller; what is larger has no licence that was read."""
+_SPDX_TAG = re.compile(r"^[ \t#]*SPDX-License-Identifier:[ \t]*([^\r\n]*)", re.MULTILINE)
+DRAFT_WITHOUT_PARTS = ("none", "ngram", "mtp")
+"""Drafters that bring nothing of their own."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +189,17 @@ def _undescribed(profile: Profile) -> Manifest:
 
 
 def _drafter_parts(profile: Profile, drafter: str | None) -> tuple[str, ...]:
-    return profile.components.drafters.get(drafter or profile.drafter.name, ())
+    """The ids of what a drafter brings. Raises ConfigError for one that a profile with drafters' parts does not name.
+
+    A name that is misspelt would else leave the parts out, and their terms with them.
+    """
+    parts, name = profile.components.drafters, drafter or profile.drafter.name
+    if parts and name not in {*parts, *DRAFT_WITHOUT_PARTS, profile.drafter.fallback}:
+        raise ConfigError(
+            f"What the drafter {name!r} brings is not said under [components]{nearest(name, parts)}; write "
+            f"drafters.{name} = [] there when it brings nothing."
+        )
+    return parts.get(name, ())
 
 
 def _drafter_part(found: Mapping[str, FoundManifest], id: str, progress: Progress | None) -> Component:
@@ -197,17 +213,17 @@ def _drafter_part(found: Mapping[str, FoundManifest], id: str, progress: Progres
 
 def _single_file(path: Path) -> Component:
     """A plugin of one file declares its licence in a comment, as the SPDX specification says."""
-    try:
-        head = path.read_bytes()[:4096].decode("utf-8", "replace")
-    except OSError:
-        head = ""  # whoever loads the plugin is told
-    tag = re.search(r"SPDX-License-Identifier:[ \t]*([^\r\n]*)", head)
+    data = read_regular(path, MAX_PLUGIN_BYTES) or b""  # whoever loads the plugin is told
+    found = _SPDX_TAG.findall(data.decode("utf-8", "replace"))
+    # Every tag holds for a part of the file: a function that was copied in has one of its own.
+    tags = list(dict.fromkeys(tag.strip() for tag in found))
+    expression = " AND ".join(f"({tag})" for tag in tags) if len(tags) > 1 else "".join(tags)
     manifest = Manifest(
         schema=SCHEMA,
         id=re.sub(r"[^a-z0-9._-]+", "-", f"plugin-{path.stem}".lower())[:64],
         name=path.name,
         kind="code",
         delivery="user-supplied",
-        license=LicenseDeclaration(expression=tag[1].strip() if tag else "", declared_at=path.name),
+        license=LicenseDeclaration(expression=expression, declared_at=path.name),
     )
     return Component(manifest, f"the plugin file {path.name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -157,3 +158,18 @@ def test_a_record_says_who_when_what_and_with_which_tool(tmp_path: Path) -> None
         *("component", "revision", "license", "text_sha256", "uses", "facts", "time", "tool", "catalogue", "actor"),
         "prev",
     }
+
+
+def test_a_full_disk_leaves_no_piece_of_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.jsonl")
+    before = (tmp_path / "a.jsonl").read_bytes()
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:40]))
+    with pytest.raises(ConfigError, match="No space left"):
+        write(tmp_path / "a.jsonl")
+    assert (tmp_path / "a.jsonl").read_bytes() == before
+
+
+def test_a_pipe_in_place_of_the_records_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jsonl")
+    assert "no regular file" in read_ledger(tmp_path / "a.jsonl").problems[0]

@@ -175,3 +175,51 @@ def test_what_was_made_from_a_component_inherits_through_its_record_of_origin(tm
     assert report.verdicts[Use.RUN_COMMERCIAL] is Verdict.DENY
     (tmp_path / ".glmserve-origin.json").write_text("{")
     assert judged([found(tmp_path)]).verdicts[Use.RUN_LOCAL] is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "front", ['license: !!int ""', "license: !!bool x", "license: !!timestamp x", 'x: !!float ""', "? [a]\n: b"]
+)
+def test_a_tag_that_does_not_fit_its_value_is_a_card_that_cannot_be_relied_on(tmp_path: Path, front: str) -> None:
+    (tmp_path / "README.md").write_text(f"---\n{front}\n---\n")
+    with pytest.raises(CardError):
+        claimed_license(tmp_path / "README.md")
+
+
+def test_blank_lines_before_the_front_matter_hide_no_claim(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("\n \n---\nlicense: cc-by-nc-4.0\n---\n")
+    assert claimed_license(tmp_path / "README.md") == "cc-by-nc-4.0"
+
+
+@pytest.mark.parametrize("name", ["README.md", ".glmserve-origin.json"])
+def test_a_pipe_beside_the_files_does_not_hang(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    (tmp_path / "LICENSE").write_text(MIT)
+    for finding in found(tmp_path).findings:
+        assert str(tmp_path) not in finding.message
+
+
+UNDECLARED = {"expression": "MIT"}
+
+
+@pytest.mark.parametrize("name", ["LICENSE.txt", "license.txt", "LICENSE-MODEL", "LICENCE.rst"])
+def test_a_second_text_of_another_licence_is_not_overlooked(tmp_path: Path, name: str) -> None:
+    (tmp_path / "LICENSE").write_text(MIT)
+    (tmp_path / name).write_text(CC)
+    component = found(tmp_path, license=UNDECLARED)
+    assert Reason.TEXT_MISMATCH in codes(component)
+    assert component.texts[0].path == "LICENSE"
+    assert judged([component]).verdicts[Use.RUN_COMMERCIAL] is Verdict.UNKNOWN
+
+
+def test_a_licence_with_one_more_condition_is_not_that_licence(tmp_path: Path) -> None:
+    (tmp_path / "LICENSE").write_text(f"{MIT}\nThe Software shall not be used for any commercial purpose.\n")
+    assert Reason.TEXT_MISMATCH in codes(found(tmp_path, license=UNDECLARED))
+
+
+def test_an_undeclared_text_that_is_a_link_is_said_not_to_be_read(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text(CC)
+    os.symlink(tmp_path / "other", tmp_path / "LICENSE")
+    report = judged([found(tmp_path, license=UNDECLARED)])
+    assert report.verdicts[Use.PUBLISH_WEIGHTS] is Verdict.UNKNOWN
+    assert Reason.TEXT_MISSING in {f.code for f in report.find("x").rulings[Use.RUN_LOCAL].findings}

@@ -141,9 +141,9 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
         raise ConfigError(f"{where}: a component manifest has at most {MAX_MANIFEST_BYTES} bytes, not {len(data)}.")
     try:
         return Manifest.model_validate(tomllib.loads(data.decode("utf-8")))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{where}: this is not a component manifest: {error}.") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "the manifest"
         raise ConfigError(f"{where}: {key}: {first['msg'][:1].lower()}{first['msg'][1:]}.") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: this is not a component manifest: {error}.") from None

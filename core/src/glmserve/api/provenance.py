@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -70,7 +71,9 @@ def read_origin(directory: Path) -> Provenance | None:
     """The record in `directory`, or None when there is none. Raises ConfigError for one that cannot be understood."""
     path = directory / FILE_NAME
     try:
-        with path.open("rb") as file:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ConfigError(f"{path} is no regular file.")
             data = file.read(MAX_ORIGIN_BYTES + 1)
     except FileNotFoundError:
         return None

@@ -183,7 +183,12 @@ def accept_command(
     component = next((c for c in (*assembly.components, *assembly.ancestors) if c.id == component_id), None)
     if component is None:
         raise ConfigError(f"No component of the profile {report.profile} is called {component_id!r}.")
-    for license, text in texts_to_accept(component, catalogue):
+    shown = texts_to_accept(component, catalogue)
+    for token in tokens:
+        name = token.partition("@")[0].casefold()
+        license, text = next(((one, text) for one, text in shown if str(one).casefold() == name), shown[0])
+        check_token(token, str(license), text)
+    for license, text in shown:
         wanted = f"{license}@sha256:{text.sha256[:12]}"
         if tokens:
             matching = [token for token in tokens if token.partition("@")[0].casefold() == str(license).casefold()]
@@ -194,7 +199,7 @@ def accept_command(
         else:
             click.echo(text.text)
             raise ConfigError(f"Nobody is there to be asked; read the text, then give --accept {wanted}.")
-    for license, text in texts_to_accept(component, catalogue):
+    for license, text in shown:
         accept(
             default_file(),
             component.manifest,

@@ -7,6 +7,7 @@ the user, not a lock against them.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -85,11 +86,13 @@ def read_ledger(path: Path, now: datetime | None = None) -> Ledger:
     """The records before the first line that does not fit. Never raises for what the file holds."""
     try:
         status = path.stat()
-        lines = path.read_bytes().split(b"\n")
+        lines = path.read_bytes().split(b"\n") if stat.S_ISREG(status.st_mode) else []
     except FileNotFoundError:
         return Ledger()
     except OSError as error:
         return Ledger(problems=(f"{path.name} cannot be read ({error.strerror}), so that no acceptance counts",))
+    if not stat.S_ISREG(status.st_mode):
+        return Ledger(problems=(f"{path.name} is no regular file, so that no acceptance counts",))
     if status.st_uid != os.getuid():
         return Ledger(problems=(f"{path.name} belongs to another user, so that no acceptance in it counts",))
     if stat.S_IMODE(status.st_mode) & 0o022:
@@ -145,10 +148,10 @@ def accept(
     """Append a record. Raises ConfigError when the file is damaged or cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
         raise ConfigError(f"The acceptance cannot be recorded in {path}: {error.strerror}.") from None
-    with os.fdopen(descriptor, "r+b") as file:
+    with os.fdopen(descriptor, "r+b", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         ledger = read_ledger(path, now)
         if ledger.problems:
@@ -167,10 +170,13 @@ def accept(
             actor=actor,
             prev=hashlib.sha256(last[-1]).hexdigest() if last else START,
         )
+        line = json.dumps(record.model_dump(mode="json"), sort_keys=True).encode() + b"\n"
+        end = os.fstat(descriptor).st_size
         try:
-            file.write(json.dumps(record.model_dump(mode="json"), sort_keys=True).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+            if os.write(descriptor, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(descriptor)
         except OSError as error:
+            os.ftruncate(descriptor, end)  # a piece of a line would void all later ones
             raise ConfigError(f"The acceptance cannot be recorded in {path}: {error.strerror}.") from None
     return record

@@ -163,13 +163,20 @@ def _verifier() -> Callable[[Document], bool]:
     def verified(document: Document) -> bool:
         if document not in answers:
             try:
-                digest = hashlib.sha256(Path(document.document).read_bytes()).hexdigest()
-            except OSError:
+                digest = hashlib.sha256(_regular(Path(document.document))).hexdigest()
+            except (OSError, ValueError):
                 digest = ""
             answers[document] = digest == document.sha256
         return answers[document]
 
     return verified
+
+
+def _regular(path: Path) -> bytes:
+    """A pipe or a device would never end. Raises OSError or ValueError."""
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    return path.read_bytes()
 
 
 def _warnings(case: Case, question: Question) -> list[str]:

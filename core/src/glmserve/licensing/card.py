@@ -5,6 +5,8 @@ A card is a claim of whoever uploaded the files, no more; it is compared with wh
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,12 @@ class _Loader(yaml.SafeLoader):
     """Plain YAML without tags for Python objects, and with one value a key."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
                 raise CardError(f"it gives {key!r} twice")
+            seen.add(key)
         return super().construct_mapping(node, deep)
 
 
@@ -40,7 +44,8 @@ def claimed_license(card: Path) -> str | None:
         return None
     try:
         data = yaml.load(front, _Loader)
-    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError, LookupError, AttributeError) as error:
+        # The loader lets through what it trips over in a tag that does not fit its value, such as !!int "".
         if isinstance(error, CardError):
             raise
         raise CardError("its front matter is not plain YAML") from None
@@ -59,11 +64,14 @@ def claimed_license(card: Path) -> str | None:
 
 def _front_matter(card: Path) -> str | None:
     try:
-        with card.open("rb") as file:
+        with open(os.open(card, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return None
             head = file.read(MAX_FRONT_MATTER)
     except OSError:
         return None
-    lines = head.decode("utf-8", "replace").removeprefix("\ufeff").splitlines()
+    # Blank lines before it are the hub's to skip, so what stands after them is read there.
+    lines = head.decode("utf-8", "replace").removeprefix("\ufeff").lstrip().splitlines()
     if not lines or lines[0].strip() != "---":
         return None
     for number, line in enumerate(lines[1:], 1):

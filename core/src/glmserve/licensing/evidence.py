@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ SHARES = frozenset(use for use in Use if use.shares)
 MAX_TEXT_BYTES = 1 << 20
 """A licence text is not larger; what is, is not read."""
 TEXT_NAMES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "COPYING")
+"""What a text is called most often: these come first."""
+_TEXT_NAME = re.compile(r"(un)?licen[cs]e|copying", re.IGNORECASE)
 CARD = "README.md"
 BLOCK = 1 << 20
 
@@ -59,7 +62,8 @@ def _provenance(manifest: Manifest, root: Path) -> tuple[Manifest, list[Finding]
     try:
         record = read_origin(root)
     except ConfigError as error:
-        return manifest, [Finding(Reason.ANCESTOR_UNRESOLVED, Verdict.UNKNOWN, str(error).rstrip("."))]
+        message = str(error).replace(f"{root}{os.sep}", "").rstrip(".")
+        return manifest, [Finding(Reason.ANCESTOR_UNRESOLVED, Verdict.UNKNOWN, message)]
     known = {ancestor.id for ancestor in manifest.derived_from} | {manifest.id}
     more = [Ancestor(id=s.id, relation=s.relation) for s in record.derived_from if s.id not in known] if record else []
     return manifest.model_copy(update={"derived_from": (*manifest.derived_from, *more)}), []
@@ -81,11 +85,24 @@ def _texts(manifest: Manifest, root: Path) -> tuple[list[LicenseText], list[Find
             findings.append(Finding(Reason.HASH_MISMATCH, Verdict.DENY, message))
         texts.append(LicenseText(declared.path, found, text))
     if not manifest.license.texts:
-        for name in TEXT_NAMES:
+        for name in _lying_there(root):
             if text := _read(root / name):
                 texts.append(LicenseText(name, digest(text), text))
-                break
+            else:
+                message = f"{name} lies beside it and was not read: it is a link, empty, too large or not text"
+                findings.append(Finding(Reason.TEXT_MISSING, Verdict.UNKNOWN, message, uses=SHARES))
+                findings.append(Finding(Reason.TEXT_MISSING, Verdict.ALLOW, message))
     return texts, findings
+
+
+def _lying_there(root: Path) -> list[str]:
+    """Every file of the directory that is named like a licence text, whoever declared it: one of them may restrict."""
+    try:
+        names = [entry.name for entry in os.scandir(root) if not entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    order = {name: place for place, name in enumerate(TEXT_NAMES)}
+    return sorted(filter(_TEXT_NAME.match, names), key=lambda name: (order.get(name, len(order)), name))
 
 
 def _files(manifest: Manifest, root: Path, progress: Progress | None) -> list[Finding]:
@@ -136,6 +153,12 @@ def _mismatch(manifest: Manifest, texts: list[LicenseText]) -> list[Finding]:
         if named and really and not (really | contained(text.text)) & named:
             message = f"{text.path} is the text of {' or '.join(sorted(really))}, and {manifest.license.expression} is "
             findings.append(Finding(Reason.TEXT_MISMATCH, Verdict.UNKNOWN, message + "declared"))
+        elif named and not really and (within := contained(text.text) & named):
+            message = (
+                f"{text.path} has the text of {' and '.join(sorted(within))}, and more that may take some of it back"
+            )
+            ways = ("have a person read it, and declare a LicenseRef of its own",)
+            findings.append(Finding(Reason.TEXT_MISMATCH, Verdict.UNKNOWN, message, remedies=ways))
     return findings
 
 

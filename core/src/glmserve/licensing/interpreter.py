@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from importlib.metadata import distributions
 from pathlib import Path
 
 from glmserve.api import ConfigError
@@ -15,6 +16,9 @@ _PRINT_PATH = "import json, sys; print(json.dumps(sys.path))"
 def search_path(python: Path) -> list[str]:
     """The directories that an interpreter imports from; a directory stands for itself. Raises ConfigError."""
     if python.is_dir():
+        # The root of a virtual environment is easily taken for it, and would look like one in which nothing is denied.
+        if next(iter(distributions(path=[str(python)])), None) is None:
+            raise ConfigError(f"No package is installed in {python}; give an interpreter, or its site-packages.")
         return [str(python)]
     try:
         # -I: neither the working directory nor the caller's variables may add to the answer.

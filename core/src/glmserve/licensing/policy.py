@@ -130,12 +130,13 @@ def load_policy(path: Path) -> LicensesSection:
     """Read a file for --policy, its documents made absolute. Raises ConfigError with the key that is wrong."""
     try:
         section = LicensesSection.model_validate(tomllib.loads(path.read_text("utf-8")))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"The policy {path} cannot be read: {error}.") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{path}: {key}: {first['msg'][:1].lower()}{first['msg'][1:]}.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        # A number of thousands of digits is a ValueError of its own, and no error of TOML.
+        raise ConfigError(f"The policy {path} cannot be read: {error}.") from None
     return anchored(section, path.parent)
 
 

@@ -114,18 +114,20 @@ def parse_rows(path: Path) -> tuple[Terms, ...]:
     """The rows of a file. Raises ConfigError when it cannot be read or does not fit."""
     try:
         return _File.model_validate(tomllib.loads(read_file(path, path).decode("utf-8"))).terms
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: this is no file of licence terms: {error}.") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "the file"
         raise ConfigError(f"{path}: {key}: {first['msg'][:1].lower()}{first['msg'][1:]}.") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: this is no file of licence terms: {error}.") from None
 
 
 def read_file(path: Path, source: Path) -> bytes:
     """The bytes of a small file that `source` names. Raises ConfigError."""
     try:
         data = path.read_bytes()
+    except ValueError:
+        raise ConfigError(f"{source}: {path.name!r} is no name that a file can have.") from None
     except OSError as error:
         raise ConfigError(f"{source}: {path.name} cannot be read: {error.strerror or error}.") from None
     if len(data) > MAX_FILE_BYTES:

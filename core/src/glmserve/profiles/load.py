@@ -101,6 +101,8 @@ def _read(path: Path) -> tuple[dict[str, Any], Origins]:
         line = at[1] if at else str(text.count("\n") + 1)
         what = re.sub(r"\s*\(at .*\)$", "", str(error))
         raise ConfigError(f"{path}:{line}: this is not valid TOML: {what[:1].lower()}{what[1:]}.") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"The profile {path} cannot be read: {error}.") from None
     return data, Origins(path, key_lines(text))
 
 
@@ -131,7 +133,7 @@ def _override(data: dict[str, Any], origins: Origins, key: Key, value: object, o
 def _value(key: Key, text: str) -> Any:
     try:
         value = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     fields = _fields(key[:-1]) or {}
     wants_text = key[-1] in fields and fields[key[-1]].annotation is str
