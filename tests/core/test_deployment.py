@@ -70,7 +70,9 @@ def test_a_family_nobody_has_is_refused_with_those_there_are(
     config = (checkpoint / "config.json").read_text()
     (tmp_path / "config.json").write_text(config.replace("LlamaForCausalLM", "MambaForCausalLM"))
     (tmp_path / "model.safetensors").symlink_to(checkpoint / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"No installed model family runs MambaForCausalLM .*; there is llama\.$"):
+    with pytest.raises(
+        CheckpointError, match=r"No installed model family runs MambaForCausalLM .*; there is glm_moe_dsa, llama\.$"
+    ):
         planned(tmp_path, plugins)
 
 

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 @hookimpl
 def quantizations() -> list[type[Quantization]]:
+    from glmserve.models.block_fp8 import BlockFp8
     from glmserve.models.dense import Dense
     from glmserve.models.gguf import Gguf
 
-    return [Dense, Gguf]
+    return [BlockFp8, Dense, Gguf]
 
 
 @hookimpl
@@ -44,6 +45,7 @@ def transports() -> list[type[Transport]]:
 
 @hookimpl
 def model_families() -> list[type[ModelFamily]]:
+    from glmserve.models.glm_moe_dsa import GlmMoeDsa
     from glmserve.models.llama import Llama
 
-    return [Llama]
+    return [GlmMoeDsa, Llama]

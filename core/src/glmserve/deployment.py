@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from glmserve.engine.engine import Engine
     from glmserve.engine.scheduler import EngineOptions
     from glmserve.store.tokenizer import TokenizerBundle
-
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
@@ -107,10 +106,18 @@ def build(profile: Profile, plugins: Plugins) -> Deployment:
         drafter=plugins.drafter(profile.drafter.name)(info, profile.drafter.options),
         cache=plugins.cache(profile.cache.name),
         cache_options=profile.cache.options,
-        fingerprint=f"{resolved.checkpoint.fingerprint}:{resolved.quantization}:{profile.engine.kv_dtype}",
+        fingerprint=_fingerprint(resolved, profile),
         link=plugins.transport(profile.transport.name)().open(topology, 0),
     )
     return Deployment(engine, tokenizer)
+
+
+def _fingerprint(resolved: _Resolved, profile: Profile) -> str:
+    """Of all that changes the bytes of a page."""
+    parts = [resolved.checkpoint.fingerprint, resolved.quantization, profile.engine.kv_dtype]
+    if profile.model.options:
+        parts.append(json.dumps(profile.model.options, sort_keys=True))
+    return ":".join(parts)
 
 
 def engine_options(profile: Profile, model_context: int | None = None) -> EngineOptions:
@@ -198,9 +205,20 @@ def _resolve(path: Path, profile: Profile, plugins: Plugins) -> _Resolved:
         quantization = fitting[0]
     chosen: dict[Kind, str] = {kind: name for kind, (_, name) in _chosen(profile).items()}
     plugins.check_combination({**chosen, "family": family, "quantization": quantization})
+    _set_options(checkpoint, profile, plugins, family)
     info = plugins.family(family)().describe(checkpoint.config, profile.engine.kv_dtype)
     engine_options(profile, info.max_context)
     return _Resolved(checkpoint, info, family, quantization)
+
+
+def _set_options(checkpoint: Checkpoint, profile: Profile, plugins: Plugins, family: str) -> None:
+    """Lay model.options over the checkpoint's configuration. Raises ConfigError for one that the family has not."""
+    known = plugins.family(family).options
+    for name in profile.model.options:
+        if name not in known:
+            there = f"its options are {', '.join(sorted(known))}" if known else "it has none"
+            raise ConfigError(f"{profile.where('model.options')}: family {family!r} has no option {name!r}; {there}.")
+    checkpoint.config = {**checkpoint.config, **profile.model.options}
 
 
 def _plan(profile: Profile, plugins: Plugins, resolved: _Resolved | None) -> Plan:
@@ -233,10 +251,5 @@ def _memory(profile: Profile, quantization: Quantization, resolved: _Resolved) -
     tied = any(spec.parts == (info.embedding.removesuffix(".weight"),) for spec in info.linears)
     if not tied:
         weights += checkpoint.require(info.embedding).nbytes
-    kv = 0
-    for paged in info.paged:
-        per_token = DTYPE_BYTES.get(paged.dtype, 4)
-        for size in paged.per_token:
-            per_token *= size
-        kv += per_token * _pool_tokens(profile)
+    kv = sum(paged.token_bytes for paged in info.paged) * _pool_tokens(profile)
     return Memory(weights, kv)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from glmserve.api import ForwardBatch, Segment
+from glmserve.models.activations import sigmoid, swiglu
 from glmserve.models.attention import ALIGNMENT, FORK_ELEMENTS, context, places
 from glmserve.models.gguf import Gguf
-from glmserve.models.llama import swiglu
 
 from .paged import PAGE_TOKENS, VOCABULARY, Rows, forward, load, new_pools, write_random
 
@@ -120,6 +120,15 @@ def test_swiglu_of_decode_rows_has_the_bits_of_its_rows_alone(inner: int, thread
     for rows in (2, 3, 7, 16, 42, 43, 44, 64, 99, 144):
         for first in range(0, 144 - rows, 20):
             assert torch.equal(swiglu(x[first : first + rows], chunk=False), alone[first : first + rows])
+
+
+@pytest.mark.parametrize("columns", [1, 7, 8, 255, 256])
+def test_sigmoid_has_the_bits_of_its_rows_alone(columns: int, threads: int) -> None:
+    """Torch's own sigmoid over 33 rows of 8 computes the last row with another exponential."""
+    x = torch.randn(300, columns, generator=torch.Generator().manual_seed(0))
+    alone = torch.cat([sigmoid(row) for row in x.split(1)])
+    for rows in (2, 3, 33, 129, 300):
+        assert torch.equal(sigmoid(x[:rows]), alone[:rows])
 
 
 def test_a_context_starts_on_a_cache_line_wherever_its_pages_are() -> None:

@@ -7,6 +7,7 @@ entry i of page P in one pool belongs to the same token as entry i of page P in 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from .quantization import LinearSpec, Quantization
 
 
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
+
+
 @dataclass(frozen=True)
 class PagedTensor:
     """One tensor that stores something for every token of the context."""
@@ -26,7 +30,11 @@ class PagedTensor:
     name: str
     per_token: tuple[int, ...]
     dtype: str = "float32"
-    """A torch dtype's name."""
+    """A torch dtype's name: a key of ELEMENT_BYTES."""
+
+    @property
+    def token_bytes(self) -> int:
+        return ELEMENT_BYTES[self.dtype] * math.prod(self.per_token)
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,7 @@ class ForwardBatch:
     """int64 [n], rows that need logits"""
     page_tokens: int
     taps: tuple[int, ...] = ()
-    """Layers l whose output (after both residual adds) is wanted."""
+    """Layers l whose output (after both residual adds) is wanted; `num_layers` itself stands for the final norm's."""
 
 
 @dataclass
@@ -104,6 +112,8 @@ class ModelFamily(ABC):
     name: ClassVar[str]
     architectures: ClassVar[frozenset[str]]
     """Values of `config["architectures"]` that this family runs."""
+    options: ClassVar[frozenset[str]] = frozenset()
+    """Keys of the configuration that a profile may set in model.options, because checkpoints do not say them."""
     capabilities: ClassVar[frozenset[str]] = frozenset()
     requires: ClassVar[frozenset[str]] = frozenset()
     conflicts: ClassVar[frozenset[str]] = frozenset()

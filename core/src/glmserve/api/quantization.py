@@ -77,6 +77,11 @@ class Quantization(ABC):
     def memory_bytes(self, checkpoint: Checkpoint, spec: LinearSpec) -> int:
         """Bytes that `load_linear` will hold, from headers alone."""
 
+    def stored_tensors(self, checkpoint: Checkpoint, spec: LinearSpec) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every tensor that must store the layer, but for its biases, from headers alone."""
+        parts = zip(spec.parts, spec.part_features, strict=True)
+        return {f"{part}.weight": (features, spec.in_features) for part, features in parts}
+
     @abstractmethod
     def load_linear(self, checkpoint: Checkpoint, spec: LinearSpec) -> Linear:
         """Build the layer. Raises CheckpointError naming the tensor when its type or shape does not fit."""

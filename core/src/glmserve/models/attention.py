@@ -46,13 +46,28 @@ def places(batch: ForwardBatch) -> list[Place]:
 
 
 def context(pool: torch.Tensor, place: Place) -> torch.Tensor:
-    """The entries at positions [0, tokens): [tokens, *per_token].
+    """The entries at positions [0, tokens): [tokens, *per_token]. See `span`."""
+    return span(pool, place, 0, place.tokens)
+
+
+def span(pool: torch.Tensor, place: Place, first: int, count: int) -> torch.Tensor:
+    """The entries at positions [first, first + count): [count, *per_token].
 
     A view without copying when the pages follow one another and start on cache lines, else a gathered copy.
     """
     if place.first_slot is None or pool.stride(0) * pool.element_size() % ALIGNMENT:
-        return pool[place.pages].flatten(0, 1)[: place.tokens]
-    return pool.flatten(0, 1).narrow(0, place.first_slot, place.tokens)
+        page_tokens = pool.shape[1]
+        page = first // page_tokens
+        gathered = pool[place.pages[page : -(-(first + count) // page_tokens)]].flatten(0, 1)
+        return gathered.narrow(0, first - page * page_tokens, count)
+    return pool.flatten(0, 1).narrow(0, place.first_slot + first, count)
+
+
+def slots_of(place: Place, positions: torch.Tensor, page_tokens: int) -> torch.Tensor:
+    """Where the entries of int64 `positions` of a segment's context lie in every pool."""
+    if place.first_slot is not None:
+        return positions + place.first_slot
+    return place.pages[positions // page_tokens] * page_tokens + positions % page_tokens
 
 
 def write(pool: torch.Tensor, slots: torch.Tensor, entries: torch.Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,23 @@ class Keys:
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
             raise CheckpointError(f"The model's configuration has {key} = {value!r}; a positive integer is needed.")
         return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A positive number; `default` stands for a missing or null one."""
+        value = self._config.get(key)
+        if value is None:
+            value = default
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+            raise CheckpointError(f"The model's configuration has {key} = {value!r}; a positive number is needed.")
+        return float(value)
+
+    def only(self, key: str, allowed: Any, family: str) -> None:
+        """Raise CheckpointError unless the value is `allowed`, or missing or null."""
+        value = self._config.get(key)
+        if value is not None and (value != allowed or isinstance(value, bool) != isinstance(allowed, bool)):
+            raise CheckpointError(
+                f"The model's configuration has {key} = {value!r}; family {family!r} computes {allowed!r} only."
+            )
 
     def token_ids(self, key: str) -> tuple[int, ...]:
         """One id, a list of them, or none."""

@@ -21,14 +21,14 @@ from glmserve.api import (
     Quantization,
 )
 
+from .activations import swiglu
 from .attention import Place, attend, places, write
 from .config import Keys
+from .entries import PLAIN, check_kv_dtype
 from .rope import Rotary, inverse_frequencies, rotate
 from .tensors import bias_shapes, check_tensors
 
 EMBEDDING = "model.embed_tokens.weight"
-GRAIN = 32768
-"""Elements from which torch spreads an elementwise operation over threads."""
 ROPE_DIVISORS = "rope_freqs.weight"
 """GGUF stores the llama3 scaling as divisors of the frequencies."""
 
@@ -39,6 +39,7 @@ class Llama(ModelFamily):
     capabilities = frozenset({"taps"})
 
     def describe(self, config: Mapping[str, Any], kv_dtype: str) -> ModelInfo:
+        check_kv_dtype(kv_dtype, PLAIN, self.name)
         keys = Keys(config)
         hidden, layers = keys.positive("hidden_size"), keys.positive("num_hidden_layers")
         heads = keys.positive("num_attention_heads")
@@ -84,11 +85,11 @@ class Llama(ModelFamily):
         )
 
     def load(self, checkpoint: Checkpoint, quantization: Quantization, info: ModelInfo, progress: Any = None) -> Model:
-        _check_tensors(checkpoint, info)
+        _check_tensors(checkpoint, quantization, info)
         return LlamaModel(checkpoint, quantization, info, progress)
 
 
-def _check_tensors(checkpoint: Checkpoint, info: ModelInfo) -> None:
+def _check_tensors(checkpoint: Checkpoint, quantization: Quantization, info: ModelInfo) -> None:
     """Every tensor has its place, every place its tensor, every linear layer all its biases or none."""
     hidden, dim = info.hidden_size, info.paged[0].per_token[1]
     needed: dict[str, tuple[int, ...]] = {EMBEDDING: (info.vocab_size, hidden), "model.norm.weight": (hidden,)}
@@ -96,8 +97,7 @@ def _check_tensors(checkpoint: Checkpoint, info: ModelInfo) -> None:
         for norm in ("input_layernorm", "post_attention_layernorm"):
             needed[f"model.layers.{i}.{norm}.weight"] = (hidden,)
     for spec in info.linears:
-        for part, features in zip(spec.parts, spec.part_features, strict=True):
-            needed[f"{part}.weight"] = (features, spec.in_features)
+        needed |= quantization.stored_tensors(checkpoint, spec)
     tied = "lm_head.weight" not in needed
     required = set()
     if checkpoint.config.get("attention_bias"):
@@ -113,19 +113,6 @@ def _check_tensors(checkpoint: Checkpoint, info: ModelInfo) -> None:
         ignored=("lm_head.weight",) if tied else (),  # some checkpoints store the tied head a second time
         suffixes="rotary_emb.inv_freq",
     )
-
-
-def swiglu(gate_up: torch.Tensor, chunk: bool) -> torch.Tensor:
-    """silu(gate) * up for [rows, 2 * inner].
-
-    Decode rows go in groups below torch's threading grain: above it, threads may cut a row where the vector loop leaves
-    a remainder, and a row's bits would depend on the number of rows. A prefill chunk always has the same rows.
-    """
-    if chunk:
-        gate, up = gate_up.chunk(2, -1)
-        return F.silu(gate) * up
-    groups = torch.split(gate_up, max(1, GRAIN // gate_up.shape[1]))
-    return torch.cat([F.silu(gate) * up for gate, up in (group.chunk(2, -1) for group in groups)])
 
 
 class _Layer:

@@ -1,4 +1,4 @@
-"""Rotary position embedding in Hugging Face's half-split layout, with its scaling variants.
+"""Rotary position embedding, half-split as in Hugging Face's llama or in interleaved pairs, and its scaling variants.
 
 Formulas: RoFormer (Su et al. 2021); linear interpolation (Chen et al. 2023); YaRN (Peng et al. 2023); "llama3" as in
 Meta's Llama 3.1 reference code.
@@ -95,3 +95,15 @@ def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.T
     """x: [rows, heads, dim]."""
     first, second = x.chunk(2, -1)
     return x * cosine + torch.cat((-second, first), -1) * sine
+
+
+def rotate_pairs(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """x: [rows, heads, dim], rotated in the pairs (x0, x1), (x2, x3), ...; the tables as for `rotate`.
+
+    Returns first all rotated first members, then all second ones. That order is free as long as queries and keys
+    share it, for only their products are used.
+    """
+    half = x.shape[-1] // 2
+    cosine, sine = cosine[..., :half], sine[..., :half]
+    first, second = x[..., 0::2], x[..., 1::2]
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)

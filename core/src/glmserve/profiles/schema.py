@@ -32,6 +32,9 @@ class ModelSection(Section):
         "", pattern=r"^([0-9a-f]{64})?$", description="Digest of the file, for sources that are one file."
     )
     family: Text = Field("auto", description="Model family; auto reads it from the checkpoint.")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="What the family must know and the checkpoint does not say."
+    )
     quantization: Text = Field(
         "auto", description="Quantization provider; auto asks each whether it reads the checkpoint."
     )
@@ -56,7 +59,9 @@ class EngineSection(Section):
         "pages are first written, so that a large pool costs nothing until it fills.",
     )
     page_tokens: Count = Field(32, description="Tokens in a page.")
-    kv_dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Type of the page pool.")
+    kv_dtype: Literal["float32", "bfloat16", "float16", "float8_e4m3"] = Field(
+        "float32", description="Type of the page pool. Not every family has float8_e4m3, which stores scales as well."
+    )
     prefill_chunk: Count = Field(
         128,
         description="Prompt tokens in one step of one conversation; whole pages. A step of a prompt is how long the "
