@@ -109,6 +109,7 @@ def build(profile: Profile, plugins: Plugins) -> Deployment:
         cache_options=profile.cache.options,
         fingerprint=f"{resolved.checkpoint.fingerprint}:{resolved.quantization}:{profile.engine.kv_dtype}",
         link=plugins.transport(profile.transport.name)().open(topology, 0),
+        num_tokens=tokenizer.num_tokens,
     )
     return Deployment(engine, tokenizer)
 

@@ -14,7 +14,7 @@ from glmserve.api import CheckpointError, IntegrityError
 
 from .checkpoint import find_gguf
 from .gguf_reader import read_metadata
-from .gguf_tokenizer import adds_bos, build_tokenizer, token_id
+from .gguf_tokenizer import adds_bos, build_tokenizer, count_tokens, token_id
 from .safetensors_reader import read_json
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class TokenizerBundle:
     eos_ids: tuple[int, ...]
     """Every token that ends a generation, ascending."""
     add_bos: bool
+    num_tokens: int
+    """One more than the largest id that is a token. A model's vocabulary may be padded beyond."""
 
 
 def load_tokenizer(path: Path) -> TokenizerBundle:
@@ -64,6 +66,7 @@ def _from_gguf(path: Path) -> TokenizerBundle:
         eos_token=None if eos is None else tokens[eos],
         eos_ids=tuple(sorted(end for end in ends if end is not None)),
         add_bos=bos is not None and adds_bos(metadata),
+        num_tokens=count_tokens(metadata),
     )
 
 
@@ -97,6 +100,7 @@ def _from_files(path: Path) -> TokenizerBundle:
         eos_ids=tuple(sorted(ends)),
         # Asked of the tokenizer itself: the settings are often silent or wrong about it.
         add_bos=bos_id is not None and tokenizer.encode("a").ids[:1] == [bos_id],
+        num_tokens=max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
     )
 
 
