@@ -1,4 +1,4 @@
-"""An engine without a model, for the wire: it repeats a text byte by byte, or given tokens, and can be slow, stuck or broken at will.
+"""An engine without a model, for the wire: it repeats a text or tokens, and can be slow, stuck or broken at will.
 
 What the real engine does is tested with the real engine; here the questions are what goes over the socket, and when.
 """

@@ -70,8 +70,9 @@ class ChatTemplate:
         environment.globals.update(raise_exception=_raise, strftime_now=_strftime_now)
         try:
             tree = environment.parse(source)
-            self.variables = frozenset(meta.find_undeclared_variables(tree)) - environment.globals.keys()
             self.words = frozenset(node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str))
+            # Last, since it folds the constants of the tree that it looks through.
+            self.variables = frozenset(meta.find_undeclared_variables(tree)) - environment.globals.keys()
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             self._fault = f"the model's chat template is broken: {error}"
