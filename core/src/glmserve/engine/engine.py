@@ -62,7 +62,7 @@ class Engine:
         self.options = options
         self.max_context = options.max_context
         self.exact = model.row_invariant
-        self._eos_ids = eos_ids
+        self._eos_ids = frozenset(token for token in eos_ids if token < self.num_tokens)
         self._link = link
         self._pool = PagePool(model.info, options.num_pages, options.page_tokens)
         self._cache = cache(self._pool, fingerprint, cache_options)
