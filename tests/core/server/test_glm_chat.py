@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from glmserve.server.app import ServerSettings
+from glmserve.store.generation import SamplingDefaults
 from openai import BadRequestError, OpenAI
 
 from . import glm
@@ -375,6 +377,17 @@ def test_what_is_refused_is_named(talk, body, param):
     message = caught.value.body["message"]
     assert message.endswith(".")
     assert "Traceback" not in message
+
+
+def test_sampling_defaults_are_the_models_and_a_request_overrides_them(start):
+    recommended = SamplingDefaults(temperature=0.6, top_p=0.95, top_k=40)
+    live = start(glm.engine("ok"), tokenizer=replace(glm.BUNDLE, sampling=recommended))
+    live.chat()
+    used = live.engine.requests[-1].sampling
+    assert (used.temperature, used.top_p, used.top_k, used.min_p) == (0.6, 0.95, 40, 0.0)
+    live.complete(temperature=0, top_p=1, top_k=-1)
+    used = live.engine.requests[-1].sampling
+    assert (used.temperature, used.top_p, used.top_k) == (0, 1, 0)
 
 
 def test_a_choice_that_must_be_forced_names_what_is_missing(talk):

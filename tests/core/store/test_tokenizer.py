@@ -9,6 +9,7 @@ from pathlib import Path
 import gguf
 import pytest
 from glmserve.api import CheckpointError, GlmserveError, IntegrityError
+from glmserve.store.generation import SamplingDefaults
 from glmserve.store.tokenizer import TokenizerBundle, load_tokenizer
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -202,6 +203,20 @@ def test_pitfall_31_the_ends_of_a_reply_are_all_those_that_generation_config_nam
     assert load_tokenizer(write_files(tmp_path, **{"generation_config.json": ends})).eos_ids == (1, 3, 4)
     config = {"config.json": "{}", "tokenizer_config.json": "{}", "generation_config.json": ends}
     assert load_tokenizer(write_files(tmp_path, **config)).eos_ids == (1, 3, 4)
+
+
+def test_sampling_is_by_default_what_the_models_authors_recommend(tmp_path: Path) -> None:
+    assert load_tokenizer(write_files(tmp_path)).sampling == SamplingDefaults()
+    own = '{"temperature": 1.0, "top_p": 0.95, "top_k": null, "do_sample": true}'
+    assert load_tokenizer(write_files(tmp_path, **{"generation_config.json": own})).sampling.top_p == 0.95
+
+
+@pytest.mark.parametrize(
+    "wrong", ['{"temperature": -1}', '{"top_p": 0}', '{"top_k": 2.5}', '{"min_p": true}', '{"top_p": "0.9"}']
+)
+def test_a_recommendation_that_no_request_may_have_is_refused(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(IntegrityError, match=r"generation_config\.json has a (temperature|top_p|top_k|min_p) of"):
+        load_tokenizer(write_files(tmp_path, **{"generation_config.json": wrong}))
 
 
 def test_pitfall_30_tokens_are_counted_to_the_last_one(tmp_path: Path) -> None:

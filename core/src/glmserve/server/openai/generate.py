@@ -193,6 +193,7 @@ def sequences_of(
     check_token_ids(stop_ids, vocabulary, "stop_token_ids")
     bias = _logit_bias(body.logit_bias or {}, vocabulary)
     stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    defaults = serving.tokenizer.sampling
     seed = secrets.randbits(64) if body.seed is None else body.seed & _MASK
     sequences = []
     for prompt in prompts:
@@ -203,13 +204,13 @@ def sequences_of(
             raise RequestError(f"'min_tokens' is {body.min_tokens}, but at most {room} fit.", param="min_tokens")
         for choice in range(choices):
             sampling = SamplingParams(
-                temperature=_or(body.temperature, 1.0),
-                top_k=max(_or(body.top_k, 0), 0),
-                top_p=_or(body.top_p, 1.0),
-                min_p=_or(body.min_p, 0.0),
+                temperature=_or(body.temperature, defaults.temperature),
+                top_k=max(_or(body.top_k, defaults.top_k), 0),
+                top_p=_or(body.top_p, defaults.top_p),
+                min_p=_or(body.min_p, defaults.min_p),
                 presence_penalty=_or(body.presence_penalty, 0.0),
                 frequency_penalty=_or(body.frequency_penalty, 0.0),
-                repetition_penalty=_or(body.repetition_penalty, 1.0),
+                repetition_penalty=_or(body.repetition_penalty, defaults.repetition_penalty),
                 logit_bias=bias,
                 seed=choice_seed(seed, choice),
             )

@@ -35,11 +35,12 @@ class StreamOptions(Strict):
 
 
 class Generation(Strict):
-    """What chat and completions have in common. null means: not given."""
+    """What chat and completions have in common. null means: not given; then temperature, top_p, top_k, min_p and
+    repetition_penalty are what the model's own generation_config.json says."""
 
     model: StrictStr = Field("default", description="The served model's name, or `default`.")
     max_tokens: StrictInt | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False, description="0 is greedy; 1 if not given.")
+    temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False, description="0 is greedy.")
     top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
     top_k: StrictInt | None = Field(None, ge=-1, description="0 and -1 mean no limit.")
     min_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
