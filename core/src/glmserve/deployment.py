@@ -108,6 +108,7 @@ def build(profile: Profile, plugins: Plugins) -> Deployment:
         cache_options=profile.cache.options,
         fingerprint=_fingerprint(resolved, profile),
         link=plugins.transport(profile.transport.name)().open(topology, 0),
+        num_tokens=tokenizer.num_tokens,
     )
     return Deployment(engine, tokenizer)
 

@@ -79,6 +79,7 @@ def make_engine(
     drafter: type[Drafter] = NgramDrafter,
     cache: type[PrefixCache] = NoCache,
     start: bool = True,
+    num_tokens: int | None = None,
     **options: int,
 ) -> Engine:
     sizes = {"max_context": 256, "kv_tokens": 1024, "page_tokens": 8, "prefill_chunk": 16} | options
@@ -91,6 +92,7 @@ def make_engine(
         cache_options={},
         fingerprint="tiny",
         link=LocalLink(),
+        num_tokens=num_tokens,
     )
     if start:
         engine.start()

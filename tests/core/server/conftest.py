@@ -13,6 +13,7 @@ import pytest
 import uvicorn
 from glmserve.server.app import ServerSettings, Serving, create_app
 from glmserve.server.run import bind
+from glmserve.store.tokenizer import TokenizerBundle
 
 from .fake_engine import FakeEngine, bundle
 
@@ -22,11 +23,18 @@ HELLO = {"messages": [{"role": "user", "content": "hi"}]}
 class Live:
     """A running server and a client to it."""
 
-    def __init__(self, engine: FakeEngine | None, settings: ServerSettings, keys: tuple[bytes, ...], name: str) -> None:
+    def __init__(
+        self,
+        engine: FakeEngine | None,
+        settings: ServerSettings,
+        keys: tuple[bytes, ...],
+        name: str,
+        tokenizer: TokenizerBundle | None = None,
+    ) -> None:
         self.engine = engine
         self.serving = Serving(settings)
         if engine is not None:
-            self.serving.open(engine, bundle(), name)  # type: ignore[arg-type]
+            self.serving.open(engine, tokenizer or bundle(), name)  # type: ignore[arg-type]
         self.app = create_app(self.serving, keys)
         listener = bind("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -79,7 +87,7 @@ def eventually(condition: Callable[[], bool], seconds: float = 5) -> None:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Live]]:
-    """start(engine=..., keys=..., **settings) -> Live"""
+    """start(engine=..., keys=..., tokenizer=..., **settings) -> Live"""
     running: list[Live] = []
 
     def begin(
@@ -87,9 +95,10 @@ def start() -> Iterator[Callable[..., Live]]:
         keys: tuple[bytes, ...] = (),
         name: str = "org/fake",
         loading: bool = False,
+        tokenizer: TokenizerBundle | None = None,
         **settings: Any,
     ) -> Live:
-        live = Live(None if loading else engine or FakeEngine(), ServerSettings(**settings), keys, name)
+        live = Live(None if loading else engine or FakeEngine(), ServerSettings(**settings), keys, name, tokenizer)
         running.append(live)
         return live
 

@@ -1,4 +1,4 @@
-"""An engine without a model, for the wire: it repeats a text byte by byte, and can be slow, stuck or broken at will.
+"""An engine without a model, for the wire: it repeats a text or tokens, and can be slow, stuck or broken at will.
 
 What the real engine does is tested with the real engine; here the questions are what goes over the socket, and when.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -36,17 +37,21 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def bundle(template: str | None = TEMPLATE) -> TokenizerBundle:
-    return TokenizerBundle(byte_tokenizer(), template, None, "<eos>", (EOS,), False)
+    return TokenizerBundle(byte_tokenizer(), template, None, "<eos>", (EOS,), False, 257)
 
 
 class FakeEngine:
     """Obeys the engine's interface. `reply` is what it says, then end-of-sequence; `step` tokens at a time."""
 
-    def __init__(self, reply: str = "Hello!", delay: float = 0.0, step: int = 1, max_queue: int = 64) -> None:
+    def __init__(
+        self, reply: str | Sequence[int] = "Hello!", delay: float = 0.0, step: int = 1, max_queue: int = 64
+    ) -> None:
         self.max_context = 512
         self.exact = True
         self.info = SimpleNamespace(vocab_size=257)
-        self.reply = reply.encode()
+        self.num_tokens = 257
+        self.eos_ids = frozenset({EOS})
+        self.reply: Sequence[int] = reply.encode() if isinstance(reply, str) else reply
         self.delay = delay
         self.step = step
         self.max_queue = max_queue
@@ -81,7 +86,7 @@ class FakeEngine:
         return stream
 
     def _run(self, request: Request, stream: Stream, aborted: threading.Event) -> None:
-        ends = request.stop_ids | (frozenset() if request.ignore_eos else {EOS})
+        ends = request.stop_ids | (frozenset() if request.ignore_eos else self.eos_ids)
         script = [*self.reply, EOS] * (1 + request.max_tokens // (len(self.reply) + 1))
         made = 0
         while True:

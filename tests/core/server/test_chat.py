@@ -25,7 +25,13 @@ def test_a_reply_has_openais_shape(live):
     assert reply["choices"] == [
         {
             "index": 0,
-            "message": {"role": "assistant", "content": "Hello!", "refusal": None},
+            "message": {
+                "role": "assistant",
+                "content": "Hello!",
+                "refusal": None,
+                "reasoning_content": None,
+                "tool_calls": None,
+            },
             "logprobs": None,
             "finish_reason": "stop",
         }

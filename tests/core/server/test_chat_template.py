@@ -3,6 +3,8 @@ from glmserve.api import RequestError
 from glmserve.server.chat_template import ChatTemplate
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from . import glm
+
 MESSAGES = [
     {"role": "system", "content": 'Be <kind> & "short".'},
     {"role": "user", "content": " Grüße 👋 \n"},
@@ -26,6 +28,39 @@ def test_prompts_equal_those_of_transformers(source):
         [MESSAGES], chat_template=source, add_generation_prompt=True, bos_token="<s>", eos_token="</s>"
     )
     assert ChatTemplate(source, "<s>", "</s>").render(MESSAGES) == expected[0]
+
+
+@pytest.mark.parametrize("source", [*TEMPLATES, glm.TEMPLATE])
+def test_prompts_with_tools_and_options_equal_those_of_transformers(source):
+    tools = [{"type": "function", "function": {"strict": True, "name": "f", "description": "<ü>", "parameters": {}}}]
+    options = {"reasoning_effort": "low", "clear_thinking": True}
+    expected, _ = render_jinja_template(
+        [MESSAGES],
+        chat_template=source,
+        tools=tools,
+        add_generation_prompt=True,
+        bos_token="<s>",
+        eos_token="</s>",
+        **options,
+    )
+    assert ChatTemplate(source, "<s>", "</s>").render(MESSAGES, tools, options) == expected[0]
+
+
+def test_a_template_tells_what_it_reads_and_which_words_it_knows():
+    template = ChatTemplate(glm.TEMPLATE, "<s>", "</s>")
+    assert template.variables == {"messages", "tools", "add_generation_prompt", "clear_thinking", "reasoning_effort"}
+    assert {"low", "high", "Max"} <= template.words
+    assert "low" not in ChatTemplate(glm.SWITCHED, None, None).words
+    own = (
+        "{% set x = 1 %}{{ x }}{{ raise_exception }}{{ y | default('z') }}{% for x in y %}{{ loop.index }}{% endfor %}"
+    )
+    assert ChatTemplate(own, None, None).variables == {"y"}
+    assert ChatTemplate("{% if %}", None, None).variables == set()
+
+
+def test_options_cannot_take_the_place_of_messages():
+    with pytest.raises(RequestError):
+        ChatTemplate("{{ messages }}", None, None).render(MESSAGES, (), {"messages": []})
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ import json
 import socket
 
 import pytest
-from glmserve.server.openai.types import UNSUPPORTED, ChatRequest, CompletionRequest
+from glmserve.server.openai.types import CHAT_ONLY, UNSUPPORTED, ChatRequest, CompletionRequest
 
 from .conftest import HELLO, error
 
 WRONG = ["text", "", -1.5, True, -(10**40), 10**40, [], [None], [[]], {}, {"a": []}, 1e308]
+CALLS = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
 ROUTES = {"/v1/chat/completions": (ChatRequest, HELLO), "/v1/completions": (CompletionRequest, {"prompt": "hi"})}
 
 
@@ -61,7 +62,7 @@ def test_wrong_types_for_every_field(live, route):
         ({"messages": [{"content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
-        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "tool_calls": CALLS}]}, "messages[0].tool_calls"),
     ],
 )
 def test_ranges(live, body, param):
@@ -74,6 +75,32 @@ def test_known_but_unsupported_is_refused_by_name(live, name):
     assert (refusal["param"], refusal["code"]) == (name, "unsupported_parameter")
     for harmless in (None, *UNSUPPORTED[name]):
         assert live.chat(**{name: harmless}).status_code == 200
+
+
+@pytest.mark.parametrize("name", CHAT_ONLY)
+def test_completions_refuse_the_fields_of_chat_by_name(live, name):
+    refusal = error(live.complete(**{name: {"ask": "much"}}), 400)
+    assert (refusal["param"], refusal["code"]) == (name, "unsupported_parameter")
+    for harmless in (None, *CHAT_ONLY[name]):
+        assert live.complete(**{name: harmless}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"reasoning_effort": "low"}}, "reasoning_effort"),
+    ],
+)
+def test_a_model_without_tools_and_thinking_says_so_by_name(live, body, param):
+    refusal = error(live.chat(**body), 400)
+    assert (refusal["param"], refusal["code"]) == (param, "unsupported_parameter")
+    harmless = {"tools": [], "tool_choice": "auto", "reasoning_effort": "none", "chat_template_kwargs": {}}
+    assert live.chat(**harmless, parallel_tool_calls=False).status_code == 200
 
 
 def test_unknown_is_ignored_and_counted(live):

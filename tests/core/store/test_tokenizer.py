@@ -9,6 +9,7 @@ from pathlib import Path
 import gguf
 import pytest
 from glmserve.api import CheckpointError, GlmserveError, IntegrityError
+from glmserve.store.generation import SamplingDefaults
 from glmserve.store.tokenizer import TokenizerBundle, load_tokenizer
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -194,6 +195,45 @@ def test_files_of_hugging_face(tmp_path: Path) -> None:
     assert bundle.add_bos
     assert bundle.chat_template == "from settings"
     assert bundle.tokenizer.encode("a").ids == [0, 2]
+
+
+def test_pitfall_31_the_ends_of_a_reply_are_all_those_that_generation_config_names(tmp_path: Path) -> None:
+    """GLM's are three: the end of the text, and the tokens that begin a turn of the user and of a tool."""
+    ends = '{"eos_token_id": [1, 3, 4], "pad_token_id": 0}'
+    assert load_tokenizer(write_files(tmp_path, **{"generation_config.json": ends})).eos_ids == (1, 3, 4)
+    config = {"config.json": "{}", "tokenizer_config.json": "{}", "generation_config.json": ends}
+    assert load_tokenizer(write_files(tmp_path, **config)).eos_ids == (1, 3, 4)
+
+
+def test_sampling_is_by_default_what_the_models_authors_recommend(tmp_path: Path) -> None:
+    assert load_tokenizer(write_files(tmp_path)).sampling == SamplingDefaults()
+    own = '{"temperature": 1.0, "top_p": 0.95, "top_k": null, "do_sample": true}'
+    assert load_tokenizer(write_files(tmp_path, **{"generation_config.json": own})).sampling.top_p == 0.95
+
+
+@pytest.mark.parametrize(
+    "wrong", ['{"temperature": -1}', '{"top_p": 0}', '{"top_k": 2.5}', '{"min_p": true}', '{"top_p": "0.9"}']
+)
+def test_a_recommendation_that_no_request_may_have_is_refused(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(IntegrityError, match=r"generation_config\.json has a (temperature|top_p|top_k|min_p) of"):
+        load_tokenizer(write_files(tmp_path, **{"generation_config.json": wrong}))
+
+
+def test_pitfall_30_tokens_are_counted_to_the_last_one(tmp_path: Path) -> None:
+    """Added tokens count, and so do gaps between ids; what lies beyond only pads the model."""
+    assert load_tokenizer(write_files(tmp_path)).num_tokens == 5
+    tokenizer = Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1, "?": 2}, unk_token="?"))
+    tokenizer.add_tokens(["<think>", "</think>"])
+    assert load_tokenizer(write_files(tmp_path, **{"tokenizer.json": tokenizer.to_str()})).num_tokens == 5
+    gap = Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1, "?": 9}, unk_token="?"))
+    assert load_tokenizer(write_files(tmp_path, **{"tokenizer.json": gap.to_str()})).num_tokens == 10
+
+
+def test_pitfall_30_unused_tokens_at_the_end_of_a_gguf_vocabulary_are_padding(tmp_path: Path) -> None:
+    padded = ["[UNUSED]", *BYTES, "ab", "[PAD258]", "[PAD259]"]
+    types = [5, *[1] * (len(BYTES) + 1), 5, 5]
+    bundle = made(tmp_path, byte_level("gpt-2", tokens=padded, types=types, merges=["a b"], bos=1))
+    assert bundle.num_tokens == 2 + len(BYTES)
 
 
 def test_a_template_file_goes_before_the_settings(tmp_path: Path) -> None:

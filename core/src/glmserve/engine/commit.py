@@ -24,10 +24,10 @@ log = logging.getLogger("glmserve.engine")
 class Committer:
     """Turns the logits of one sequence's rows into its next output."""
 
-    def __init__(self, drafter: Drafter, cache: PrefixCache, vocab_size: int, options: EngineOptions) -> None:
+    def __init__(self, drafter: Drafter, cache: PrefixCache, num_tokens: int, options: EngineOptions) -> None:
         self._drafter = drafter
         self._cache = cache
-        self._vocab_size = vocab_size
+        self._num_tokens = num_tokens
         self._options = options
         self.last_token_at: float | None = None
         """time.monotonic() of the last token of any request."""
@@ -41,7 +41,7 @@ class Committer:
             return Draft()
         legal: list[int] = []
         for token in tokens:
-            if not (isinstance(token, int) and 0 <= token < self._vocab_size):
+            if not (isinstance(token, int) and 0 <= token < self._num_tokens):
                 break
             legal.append(token)
         return Draft(tuple(legal))
@@ -63,7 +63,8 @@ class Committer:
             self._advance(sequence, rows, len(rows.tokens), result)
             return None
         drafts = rows.tokens[len(rows.tokens) - rows.logits + 1 :]
-        logits = result.logits.numpy()
+        # Rows past the last token pad the vocabulary to a round size; what they hold is nobody's logit.
+        logits = result.logits[:, : self._num_tokens].numpy()
         before = len(sequence.tokens)
         text: list[str] = []
         logprobs: list[TokenLogprob] = []

@@ -62,13 +62,13 @@ class Detokenizer:
             self._stopped = True
             return buffer[: min(found)[0]]
         if not final:
-            keep = max((_overlap(buffer, stop) for stop in self._stop), default=0)
+            keep = max((overlap(buffer, stop) for stop in self._stop), default=0)
             if keep:
                 buffer, self._held = buffer[:-keep], buffer[-keep:]
         return buffer
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Length of the longest end of `text` that is a proper beginning of `stop`."""
     for length in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:length]):

@@ -53,18 +53,22 @@ class Engine:
         cache_options: Mapping[str, Any],
         fingerprint: str,
         link: Link,
+        num_tokens: int | None = None,
     ) -> None:
+        """`num_tokens`: ids from here on are rows that only pad the model's vocabulary, and are never chosen; None
+        when there are none."""
         self.info = model.info
+        self.num_tokens = model.info.vocab_size if num_tokens is None else min(num_tokens, model.info.vocab_size)
         self.options = options
         self.max_context = options.max_context
         self.exact = model.row_invariant
-        self._eos_ids = eos_ids
+        self._eos_ids = frozenset(token for token in eos_ids if token < self.num_tokens)
         self._link = link
         self._pool = PagePool(model.info, options.num_pages, options.page_tokens)
         self._cache = cache(self._pool, fingerprint, cache_options)
         self._scheduler = Scheduler(self._pool, self._cache, options)
         self._runner = Runner(model, self._pool, drafter.taps)
-        self._committer = Committer(drafter, self._cache, model.info.vocab_size, options)
+        self._committer = Committer(drafter, self._cache, self.num_tokens, options)
         self._ids = itertools.count(1)
         self._sequences: dict[int, Sequence] = {}
         self._inbox: deque[Sequence] = deque()

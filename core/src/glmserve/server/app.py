@@ -18,6 +18,9 @@ from .auth import AuthMiddleware, read_keys
 from .chat_template import ChatTemplate
 from .metrics import CountingMiddleware, Metrics
 from .openai import chat, completions, models
+from .openai.messages import Message
+from .openai.prompt import TemplateInput, TemplateOptions, template_input
+from .parsing.formats import format_of
 
 if TYPE_CHECKING:
     from glmserve.engine.engine import Engine
@@ -55,8 +58,13 @@ class Serving:
         self.name = name
         self.names = frozenset({name, "default"})
         self.template = ChatTemplate(tokenizer.chat_template, tokenizer.bos_token, tokenizer.eos_token)
+        self.format = format_of(tokenizer.tokenizer)
         self.token_text = tokenize.TokenText(tokenizer.tokenizer)
         self.engine = engine
+
+    def template_input(self, messages: Sequence[Message], body: TemplateOptions) -> TemplateInput:
+        """What the template is given for a request. Raises RequestError that names what this model cannot do."""
+        return template_input(messages, body, self.template, self.format)
 
     def is_ready(self) -> bool:
         return health.unready_reason(self) is None

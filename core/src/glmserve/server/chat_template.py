@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -55,6 +55,10 @@ class ChatTemplate:
 
     def __init__(self, source: str | None, bos_token: str | None, eos_token: str | None) -> None:
         self._special = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
+        self.variables: frozenset[str] = frozenset()
+        """Names that the template reads and does not set itself."""
+        self.words: frozenset[str] = frozenset()
+        """Texts that stand in it as constants; a value that it compares with is one of them."""
         self._template: jinja2.Template | None = None
         self._fault = "the model has no chat template; use /v1/completions"
         if source is None:
@@ -65,16 +69,34 @@ class ChatTemplate:
         environment.filters["tojson"] = _tojson
         environment.globals.update(raise_exception=_raise, strftime_now=_strftime_now)
         try:
+            tree = environment.parse(source)
+            self.words = frozenset(node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str))
+            # Last, since it folds the constants of the tree that it looks through.
+            self.variables = frozenset(meta.find_undeclared_variables(tree)) - environment.globals.keys()
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             self._fault = f"the model's chat template is broken: {error}"
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The prompt, up to where the assistant speaks. Raises RequestError when the template refuses."""
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        options: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt, up to where the assistant speaks. `options`: further variables, which the template may know.
+
+        Raises RequestError when the template refuses.
+        """
         if self._template is None:
             raise RequestError(f"Chat is not possible: {self._fault}.", param="messages", code="no_chat_template")
         try:
-            return self._template.render(messages=list(messages), add_generation_prompt=True, **self._special)
+            return self._template.render(
+                **(options or {}),
+                messages=list(messages),
+                tools=list(tools) or None,
+                add_generation_prompt=True,
+                **self._special,
+            )
         except Exception as error:  # a template may fail in any way that Python can
             raise RequestError(
                 f"The model's chat template refuses these messages: {str(error).rstrip('.')}.",

@@ -25,6 +25,7 @@ MAX_STOP_LENGTH = 512
 """Characters of one stop string; every token is searched for it."""
 MAX_STOP_IDS = 64
 MAX_BIASES = 1024
+MAX_TOOLS = 128
 LINGER_BYTES = 16 * 2**20
 """A body that is too large is still read up to here, and dropped, because a client that is cut off while it sends
 sees a broken connection instead of the answer."""

@@ -13,7 +13,9 @@ from glmserve.api import RequestError
 
 from .errors import declared
 from .limits import JsonRoute
-from .openai.types import Message, Reply, Strict, for_template
+from .openai.messages import Message, Strict
+from .openai.prompt import TemplateInput, TemplateOptions
+from .openai.types import Reply
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -28,7 +30,7 @@ INLINE_CHARACTERS = 4096
 """Longer texts are encoded in a thread: the event loop must keep every other stream flowing."""
 
 
-class TokenizeRequest(Strict):
+class TokenizeRequest(TemplateOptions):
     """Either a text or messages, which the chat template turns into one."""
 
     prompt: StrictStr | None = None
@@ -99,24 +101,22 @@ async def encode_text(serving: Serving, text: str, add_special_tokens: bool = Tr
     return await off_loop(len(text), lambda: tuple(tokenizer.encode(text, add_special_tokens=add_special_tokens).ids))
 
 
-async def encode_chat(serving: Serving, messages: Sequence[Message]) -> tuple[int, ...]:
-    """The prompt of a chat. The template writes the start token itself, so the tokenizer adds none."""
-    dicts = for_template(messages)
-    size = sum(len(message["content"]) for message in dicts)
+async def encode_chat(serving: Serving, given: TemplateInput) -> tuple[str, tuple[int, ...]]:
+    """The prompt of a chat and its ids. The template writes the start token itself, so the tokenizer adds none."""
 
-    def work() -> tuple[int, ...]:
-        text = serving.template.render(dicts)
-        return tuple(serving.tokenizer.tokenizer.encode(text, add_special_tokens=False).ids)
+    def work() -> tuple[str, tuple[int, ...]]:
+        text = serving.template.render(given.messages, given.tools.described, given.options)
+        return text, tuple(serving.tokenizer.tokenizer.encode(text, add_special_tokens=False).ids)
 
-    return await off_loop(size, work)
+    return await off_loop(given.size, work)
 
 
-def check_token_ids(tokens: Sequence[int], vocab_size: int, param: str) -> None:
+def check_token_ids(tokens: Sequence[int], num_tokens: int, param: str) -> None:
     """Raises RequestError when an id is outside the vocabulary."""
     for token in tokens:
-        if not 0 <= token < vocab_size:
+        if not 0 <= token < num_tokens:
             raise RequestError(
-                f"{param!r} holds {token}, which is outside the vocabulary (0 to {vocab_size - 1}).", param=param
+                f"{param!r} holds {token}, which is outside the vocabulary (0 to {num_tokens - 1}).", param=param
             )
 
 
@@ -128,7 +128,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> TokenizeReply:
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("Send either 'prompt' or 'messages'.", param="prompt")
     if body.messages is not None:
-        tokens = await encode_chat(serving, body.messages)
+        _, tokens = await encode_chat(serving, serving.template_input(body.messages, body))
     else:
         tokens = await encode_text(serving, body.prompt or "", body.add_special_tokens)
     return TokenizeReply(tokens=list(tokens), count=len(tokens), max_model_len=engine.max_context)
@@ -138,7 +138,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> TokenizeReply:
 async def detokenize(body: DetokenizeRequest, request: Request) -> DetokenizeReply:
     """The text of token ids, control tokens included."""
     serving: Serving = request.app.state.serving
-    check_token_ids(body.tokens, serving.require_engine().info.vocab_size, "tokens")
+    check_token_ids(body.tokens, serving.require_engine().num_tokens, "tokens")
     tokenizer = serving.tokenizer.tokenizer
     text = await off_loop(len(body.tokens), lambda: tokenizer.decode(body.tokens, skip_special_tokens=False))
     return DetokenizeReply(prompt=text)

@@ -79,6 +79,17 @@ def adds_bos(metadata: Mapping[str, Any]) -> bool:
     return bool(metadata.get("tokenizer.ggml.add_bos_token", implied))
 
 
+def count_tokens(metadata: Mapping[str, Any]) -> int:
+    """One more than the largest id in use: converters fill a padded vocabulary up with unused tokens. For metadata
+    that `build_tokenizer` accepted."""
+    tokens = metadata["tokenizer.ggml.tokens"]
+    types = metadata.get("tokenizer.ggml.token_type", ())
+    count = len(tokens)
+    while count and count <= len(types) and types[count - 1] == _UNUSED:
+        count -= 1
+    return count
+
+
 def token_id(metadata: Mapping[str, Any], role: str, size: int, path: Path) -> int | None:
     """The id of a role ("bos", "eos", "eot", "eom"), or None. Raises IntegrityError outside the vocabulary."""
     value = metadata.get(f"tokenizer.ggml.{role}_token_id")

@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer and chat template, from tokenizer.json or from GGUF metadata.
+"""A checkpoint's tokenizer, chat template and sampling defaults, from its JSON files or from GGUF metadata.
 
 There is no cache of built tokenizers: building one from a 49k-token GGUF takes 0.1 s, less than reading it back.
 """
@@ -6,15 +6,16 @@ There is no cache of built tokenizers: building one from a 49k-token GGUF takes 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glmserve.api import CheckpointError, IntegrityError
 
 from .checkpoint import find_gguf
+from .generation import SamplingDefaults, sampling_defaults
 from .gguf_reader import read_metadata
-from .gguf_tokenizer import adds_bos, build_tokenizer, token_id
+from .gguf_tokenizer import adds_bos, build_tokenizer, count_tokens, token_id
 from .safetensors_reader import read_json
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ class TokenizerBundle:
     eos_ids: tuple[int, ...]
     """Every token that ends a generation, ascending."""
     add_bos: bool
+    num_tokens: int
+    """One more than the largest id that is a token. A model's vocabulary may be padded beyond."""
+    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
+    """What the model's authors recommend."""
 
 
 def load_tokenizer(path: Path) -> TokenizerBundle:
@@ -64,6 +69,7 @@ def _from_gguf(path: Path) -> TokenizerBundle:
         eos_token=None if eos is None else tokens[eos],
         eos_ids=tuple(sorted(end for end in ends if end is not None)),
         add_bos=bos is not None and adds_bos(metadata),
+        num_tokens=count_tokens(metadata),
     )
 
 
@@ -97,6 +103,8 @@ def _from_files(path: Path) -> TokenizerBundle:
         eos_ids=tuple(sorted(ends)),
         # Asked of the tokenizer itself: the settings are often silent or wrong about it.
         add_bos=bos_id is not None and tokenizer.encode("a").ids[:1] == [bos_id],
+        num_tokens=max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
+        sampling=sampling_defaults(generation, path),
     )
 
 

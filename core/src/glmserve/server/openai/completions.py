@@ -14,7 +14,7 @@ from ..limits import MAX_SEQUENCES, JsonRoute
 from ..tokenize import TokenText, check_token_ids, encode_text
 from .generate import LEAST, STREAMED, Call, check_extra, include_usage, sequences_of
 from .models import check_model
-from .types import CompletionReply, CompletionRequest, TextChoice, TextLogprobs
+from .types import CHAT_ONLY, UNSUPPORTED, CompletionReply, CompletionRequest, TextChoice, TextLogprobs
 
 if TYPE_CHECKING:
     from ..app import Serving
@@ -34,7 +34,8 @@ async def completions(body: CompletionRequest, request: Request) -> CompletionRe
     serving: Serving = request.app.state.serving
     check_model(serving, body.model)
     choices = body.n or 1
-    check_extra(body, request.app.state.metrics.unknown_parameters.inc, best_of=choices)
+    unsupported = {**UNSUPPORTED, **CHAT_ONLY, "best_of": (1, choices)}
+    check_extra(body, unsupported, request.app.state.metrics.unknown_parameters.inc)
     wants_usage = include_usage(body)
     if body.echo and body.logprobs is not None:
         raise RequestError(
@@ -65,7 +66,7 @@ async def completions(body: CompletionRequest, request: Request) -> CompletionRe
 
 
 async def _prompts(serving: Serving, body: CompletionRequest) -> list[tuple[int, ...]]:
-    vocabulary = serving.require_engine().info.vocab_size
+    vocabulary = serving.require_engine().num_tokens
     given = body.prompt if isinstance(body.prompt, list) and not isinstance(body.prompt[0], int) else [body.prompt]
     if len(given) > MAX_SEQUENCES:
         raise RequestError(f"There are more than {MAX_SEQUENCES} prompts; send several requests.", param="prompt")

@@ -23,7 +23,7 @@ from ..errors import declared, envelope
 from ..limits import MAX_SEQUENCES, completion_room
 from ..metrics import SequenceTimer
 from ..tokenize import check_token_ids
-from .types import UNSUPPORTED, CompletionDetails, Generation, PromptDetails, Usage
+from .types import CompletionDetails, Generation, PromptDetails, Usage
 
 if TYPE_CHECKING:
     from glmserve.engine.stream import Stream
@@ -110,7 +110,7 @@ class Call:
             parts[index].append(output)
         return parts
 
-    def usage(self) -> Usage:
+    def usage(self, reasoning_tokens: int = 0) -> Usage:
         """Of the whole call; a prompt counts once, however many choices continue it."""
         firsts = [usage for index, usage in self._usages.items() if index % self._choices == 0]
         prompt = sum(usage.prompt_tokens for usage in firsts)
@@ -122,7 +122,7 @@ class Call:
             total_tokens=prompt + completion,
             prompt_tokens_details=PromptDetails(cached_tokens=sum(usage.cached_tokens for usage in firsts)),
             completion_tokens_details=CompletionDetails(
-                reasoning_tokens=0,
+                reasoning_tokens=reasoning_tokens,
                 accepted_prediction_tokens=accepted,
                 rejected_prediction_tokens=sum(u.drafted_tokens for u in self._usages.values()) - accepted,
             ),
@@ -182,7 +182,7 @@ def sequences_of(
     Raises RequestError for what only the model's sizes can tell: context, vocabulary.
     """
     engine = serving.require_engine()
-    vocabulary = engine.info.vocab_size
+    vocabulary = engine.num_tokens
     choices = body.n or 1
     if len(prompts) * choices > MAX_SEQUENCES:
         raise RequestError(
@@ -193,6 +193,7 @@ def sequences_of(
     check_token_ids(stop_ids, vocabulary, "stop_token_ids")
     bias = _logit_bias(body.logit_bias or {}, vocabulary)
     stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    defaults = serving.tokenizer.sampling
     seed = secrets.randbits(64) if body.seed is None else body.seed & _MASK
     sequences = []
     for prompt in prompts:
@@ -203,13 +204,13 @@ def sequences_of(
             raise RequestError(f"'min_tokens' is {body.min_tokens}, but at most {room} fit.", param="min_tokens")
         for choice in range(choices):
             sampling = SamplingParams(
-                temperature=_or(body.temperature, 1.0),
-                top_k=max(_or(body.top_k, 0), 0),
-                top_p=_or(body.top_p, 1.0),
-                min_p=_or(body.min_p, 0.0),
+                temperature=_or(body.temperature, defaults.temperature),
+                top_k=max(_or(body.top_k, defaults.top_k), 0),
+                top_p=_or(body.top_p, defaults.top_p),
+                min_p=_or(body.min_p, defaults.min_p),
                 presence_penalty=_or(body.presence_penalty, 0.0),
                 frequency_penalty=_or(body.frequency_penalty, 0.0),
-                repetition_penalty=_or(body.repetition_penalty, 1.0),
+                repetition_penalty=_or(body.repetition_penalty, defaults.repetition_penalty),
                 logit_bias=bias,
                 seed=choice_seed(seed, choice),
             )
@@ -263,19 +264,20 @@ def include_usage(body: Generation) -> bool:
     return bool(body.stream_options.include_usage)
 
 
-def check_extra(body: Generation, count_unknown: Callable[[int], None], **allowed: Any) -> None:
-    """Refuse known but unsupported fields and count unknown ones. `allowed`: further harmless values.
+def check_extra(
+    body: Generation, unsupported: Mapping[str, tuple[Any, ...]], count_unknown: Callable[[int], None]
+) -> None:
+    """Refuse known but unsupported fields and count unknown ones. `unsupported`: field -> values that ask for nothing.
 
     Raises RequestError that names the field.
     """
     extra = body.model_extra or {}
     unknown = 0
     for name, value in extra.items():
-        if name not in UNSUPPORTED:
+        if name not in unsupported:
             unknown += 1
             continue
-        harmless = (*UNSUPPORTED[name], *([allowed[name]] if name in allowed else []))
-        if value is not None and not any(value == one and type(value) is type(one) for one in harmless):
+        if value is not None and not any(value == one and type(value) is type(one) for one in unsupported[name]):
             raise RequestError(
                 f"{name!r} is not supported by this server with that value; leave it out.",
                 param=name,

@@ -6,19 +6,14 @@ where they ask for something that is not there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError, WrapValidator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
 from ..limits import MAX_BIASES, MAX_CHOICES, MAX_STOP_IDS, MAX_STOP_LENGTH, MAX_STOPS
-
-
-class Strict(BaseModel):
-    """A request."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
+from .messages import Message, Strict, says
+from .prompt import TemplateOptions
 
 
 class Reply(BaseModel):
@@ -27,60 +22,10 @@ class Reply(BaseModel):
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)
 
 
-def _says(sentence: str) -> WrapValidator:
-    """For unions, whose own message would list each branch."""
-
-    def validate(value: Any, handler: Any) -> Any:
-        try:
-            return handler(value)
-        except ValidationError:
-            raise PydanticCustomError("sentence", sentence) from None
-
-    return WrapValidator(validate)
-
-
-class TextPart(Strict):
-    type: Literal["text"]
-    text: StrictStr
-
-
-Role = Literal["system", "developer", "user", "assistant"]
-Content = Annotated[
-    StrictStr | list[TextPart] | None,
-    _says("A message's content must be a string, null, or a list of text parts; other media are not supported"),
-]
-
-
-class Message(Strict):
-    """One turn. `developer` is another word for `system`."""
-
-    role: Role
-    content: Content = None
-    name: StrictStr | None = None
-
-
-def for_template(messages: Sequence[Message]) -> list[dict[str, str]]:
-    """Messages as templates take them: plain strings, known roles."""
-    return [
-        {
-            "role": "system" if message.role == "developer" else message.role,
-            "content": _text(message.content),
-            **({} if message.name is None else {"name": message.name}),
-        }
-        for message in messages
-    ]
-
-
-def _text(content: str | list[TextPart] | None) -> str:
-    if isinstance(content, list):
-        return "\n".join(part.text for part in content)
-    return content or ""
-
-
 StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH, strict=True)]
 Stop = Annotated[
     StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)] | None,
-    _says(f"'stop' must be a string of 1 to {MAX_STOP_LENGTH} characters, or a list of at most {MAX_STOPS} of them"),
+    says(f"'stop' must be a string of 1 to {MAX_STOP_LENGTH} characters, or a list of at most {MAX_STOPS} of them"),
 ]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 
@@ -90,11 +35,12 @@ class StreamOptions(Strict):
 
 
 class Generation(Strict):
-    """What chat and completions have in common. null means: not given."""
+    """What chat and completions have in common. null means: not given; then temperature, top_p, top_k, min_p and
+    repetition_penalty are what the model's own generation_config.json says."""
 
     model: StrictStr = Field("default", description="The served model's name, or `default`.")
     max_tokens: StrictInt | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False, description="0 is greedy; 1 if not given.")
+    temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False, description="0 is greedy.")
     top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
     top_k: StrictInt | None = Field(None, ge=-1, description="0 and -1 mean no limit.")
     min_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
@@ -117,7 +63,7 @@ class Generation(Strict):
     metadata: dict[str, Any] | None = None
 
 
-class ChatRequest(Generation):
+class ChatRequest(TemplateOptions, Generation):
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: StrictInt | None = Field(
         None, ge=1, description="The newer name of max_tokens. Not given: up to the end of the context."
@@ -131,7 +77,7 @@ Prompt = Annotated[
     | Annotated[list[StrictInt], Field(min_length=1)]
     | Annotated[list[StrictStr], Field(min_length=1)]
     | Annotated[list[Annotated[list[StrictInt], Field(min_length=1)]], Field(min_length=1)],
-    _says("'prompt' must be a string, a list of strings, a list of token ids, or a list of such lists, none empty"),
+    says("'prompt' must be a string, a list of strings, a list of token ids, or a list of such lists, none empty"),
 ]
 
 
@@ -143,16 +89,13 @@ class CompletionRequest(Generation):
 
 
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none",),
-    "parallel_tool_calls": (True, False),
     "functions": ([],),
     "function_call": ("none",),
     "response_format": ({"type": "text"},),
     "audio": (),
     "modalities": (["text"],),
     "prediction": (),
-    "reasoning_effort": ("none",),
+    "thinking": (),
     "web_search_options": (),
     "store": (False,),
     "best_of": (1,),
@@ -167,11 +110,18 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "grammar": (),
     "json_schema": (),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
     "cache_salt": (),
     "priority": (0,),
 }
 """Known fields that ask for what is not here -> the values (besides null) that ask for nothing."""
+CHAT_ONLY: Mapping[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none",),
+    "parallel_tool_calls": (True, False),
+    "reasoning_effort": ("none",),
+    "chat_template_kwargs": ({},),
+}
+"""The same for completions, which have no template: fields of chat."""
 
 
 class PromptDetails(Reply):
@@ -195,6 +145,18 @@ class Usage(Reply):
 Finish = Literal["stop", "length"]
 
 
+class ReplyFunction(Reply):
+    name: str
+    arguments: str
+    """The text of a JSON object; cut off when the reply was."""
+
+
+class ReplyToolCall(Reply):
+    id: str
+    type: Literal["function"] = "function"
+    function: ReplyFunction
+
+
 class TopLogprob(Reply):
     token: str
     logprob: float
@@ -212,15 +174,18 @@ class ChatLogprobs(Reply):
 
 class ChatReplyMessage(Reply):
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
+    """null when the reply is calls alone."""
     refusal: None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ReplyToolCall] | None = None
 
 
 class ChatChoice(Reply):
     index: int
     message: ChatReplyMessage
     logprobs: ChatLogprobs | None
-    finish_reason: Finish
+    finish_reason: Finish | Literal["tool_calls"]
 
 
 class ChatReply(Reply):
