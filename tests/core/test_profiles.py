@@ -66,7 +66,7 @@ def test_every_key_has_a_description() -> None:
         ("[engine]\nkv_tokens = 0\n", "my.toml:5: engine.kv_tokens should be greater than or equal to 1, not 0."),
         (
             "[engine]\nkv_dtype = 'int4'\n",
-            "my.toml:5: engine.kv_dtype should be 'float32', 'bfloat16' or 'float16', not 'int4'.",
+            "my.toml:5: engine.kv_dtype should be 'float32', 'bfloat16', 'float16' or 'float8_e4m3', not",
         ),
         ("[server]\nport = 70000\n", "my.toml:5: server.port should be less than or equal to 65535, not 70000."),
         ("[server]\ndrain_s = inf\n", "my.toml:5: server.drain_s should be a finite number, not inf."),

@@ -56,6 +56,8 @@ class Llama(ModelFamily):
                 f"sliding_window is {window}, less than the context of {max_context}; the llama family attends to all."
             )
         inverse_frequencies(config, dim)
+        if kv_dtype == "float8_e4m3":
+            raise CheckpointError("The llama family does not keep its cache in float8_e4m3; set engine.kv_dtype wider.")
         linears = []
         for i in range(layers):
             at = f"model.layers.{i}"
