@@ -68,7 +68,7 @@ def test_a_smaller_type_of_the_pool_halves_its_bytes(checkpoint: Path, plugins: 
 
 
 def test_a_type_that_the_family_does_not_have_is_refused(checkpoint: Path, plugins: Plugins) -> None:
-    with pytest.raises(CheckpointError, match=r"^The llama family does not keep its cache in float8_e4m3; set .*\.$"):
+    with pytest.raises(CheckpointError, match=r"llama.*float8_e4m3|float8_e4m3.*llama"):
         planned(checkpoint, plugins, "engine.kv_dtype=float8_e4m3")
 
 

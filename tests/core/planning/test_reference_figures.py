@@ -78,7 +78,9 @@ def test_indexers_stand_on_the_published_layers() -> None:
         (Component.MTP, "", 9.953),
     ],
 )
-def test_each_part_has_the_published_parameters(component: Component, ending: str | tuple[str, ...], billions: float) -> None:
+def test_each_part_has_the_published_parameters(
+    component: Component, ending: str | tuple[str, ...], billions: float
+) -> None:
     assert parameters(component, ending) == pytest.approx(billions, abs=0.0006)
 
 
@@ -128,9 +130,7 @@ def test_a_token_of_context_takes_the_published_bytes(kv_dtype: str, mtp: bool, 
     assert sum(entry.token_bytes for entry in glm_cache(shape(), kv_dtype, mtp)) == token_bytes
 
 
-@pytest.mark.parametrize(
-    ("kv_dtype", "whole_gb", "dealt_gb"), [("bfloat16", 101.3, 25.3), ("float8_e4m3", 57.4, 14.3)]
-)
+@pytest.mark.parametrize(("kv_dtype", "whole_gb", "dealt_gb"), [("bfloat16", 101.3, 25.3), ("float8_e4m3", 57.4, 14.3)])
 def test_a_million_tokens_take_the_published_bytes_a_rank(kv_dtype: str, whole_gb: float, dealt_gb: float) -> None:
     cache = glm_cache(shape(), kv_dtype, mtp=True)
     assert pool_bytes(cache, MILLION, 4, 1) / 1e9 == near(whole_gb)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from glmserve.api import PagedTensor
 
-from .glm_moe_dsa import FP8_TILE, GlmShape
+from .glm_moe_dsa import GlmShape
 
 KV_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3")
 """Every type that a profile may ask for."""
@@ -16,6 +16,8 @@ KV_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3")
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3": 1, "float8_e4m3fn": 1, "uint8": 1}
 SCALE_BYTES = 4
 """Scales of FP8 entries are float32."""
+FLOAT8_GROUP = 128
+"""Elements that share a scale."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +51,13 @@ class CacheEntry:
 def glm_cache(glm: GlmShape, kv_dtype: str, mtp: bool) -> tuple[CacheEntry, ...]:
     """Latents (after their norm) with the rotary key, and the indexers' keys on the layers that have one.
 
-    In float8_e4m3 a latent has a scale for every 128 elements and its rotary key stays bfloat16; an index key has one
-    scale. `mtp` adds the next-token layers, which keep both.
+    In float8_e4m3 every 128 elements of a latent or an index key have a scale, and the rotary key stays bfloat16. `mtp`
+    adds the next-token layers, which keep both.
     """
     element = ELEMENT_BYTES[kv_dtype]
     if kv_dtype == "float8_e4m3":
-        latent = glm.kv_lora_rank + SCALE_BYTES * math.ceil(glm.kv_lora_rank / FP8_TILE) + 2 * glm.qk_rope_head_dim
-        key = glm.index_head_dim + SCALE_BYTES
+        latent = _float8_bytes(glm.kv_lora_rank) + ELEMENT_BYTES["bfloat16"] * glm.qk_rope_head_dim
+        key = _float8_bytes(glm.index_head_dim)
     else:
         latent = (glm.kv_lora_rank + glm.qk_rope_head_dim) * element
         key = glm.index_head_dim * element
@@ -64,6 +66,10 @@ def glm_cache(glm: GlmShape, kv_dtype: str, mtp: bool) -> tuple[CacheEntry, ...]
         CacheEntry("latents", glm.num_hidden_layers + more, latent, most_read=glm.index_topk),
         CacheEntry("index keys", len(glm.full_indexers) + more, key),
     )
+
+
+def _float8_bytes(width: int) -> int:
+    return width * ELEMENT_BYTES["float8_e4m3"] + SCALE_BYTES * math.ceil(width / FLOAT8_GROUP)
 
 
 def paged_cache(paged: Iterable[PagedTensor]) -> tuple[CacheEntry, ...]:

@@ -15,9 +15,6 @@ from glmserve.models.config import Keys
 
 ARCHITECTURE = "GlmMoeDsaForCausalLM"
 
-FP8_TILE = 128
-"""Latent elements that share a scale in the FP8 cache."""
-
 
 @dataclass(frozen=True)
 class GlmShape:

@@ -112,6 +112,8 @@ def _held(checkpoint: Checkpoint, layer: _Layer, tensor: int, quantization: Quan
         return sum(rank_bytes(info, tensor) for info in layer.tensors)
     held = 0
     for info in layer.tensors:
+        if info.name.endswith("weight_scale_inv"):
+            continue  # part of what the provider holds for the weight
         if len(info.shape) == 2:
             spec = LinearSpec(layer.name, (layer.name,), (info.shape[0],), info.shape[1])
             cut = 1 if split_of(layer.name) is Split.REPLICATED else tensor
