@@ -51,9 +51,7 @@ def _parameters(config: Mapping[str, Any]) -> int:
     queries, kv = keys.positive("num_attention_heads") * dim, keys.positive("num_key_value_heads") * dim
     taps = len((config.get("dflash_config") or {}).get("target_layer_ids") or ())
     if not taps:
-        raise CheckpointError(
-            "The drafter's facts have no dflash_config.target_layer_ids, which nothing can stand for."
-        )
+        raise CheckpointError("The drafter's facts have no dflash_config.target_layer_ids, which has no default.")
     kernel, groups = own.positive("conv_kernel_size"), math.ceil(hidden / own.positive("conv_group_size"))
     rank = own.positive("selector_rank")
     attention = 2 * hidden * queries + 2 * kv * hidden + 2 * dim
