@@ -12,6 +12,8 @@ from glmserve.store.remote import read_headers
 from glmserve.store.safetensors_reader import SafetensorsCheckpoint
 from glmserve.store.sources import HubSource
 
+from ..distributions import glmserve
+from ..engine import tiny
 from . import files
 from .conftest import FileServer
 
@@ -164,3 +166,25 @@ def test_damaged_headers_are_refused_in_a_sentence(hub: FileServer, tmp_path: Pa
         contents = {"config.json": (tmp_path / "config.json").read_bytes(), "model.safetensors": bad}
         hub.add_repository("org/model", COMMIT, contents, {"model.safetensors"})
         files.survives(lambda: read_headers(HUB), 64 << 20)
+
+
+def test_a_dry_run_asks_the_hub_only_when_told_to(hub: FileServer, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    tiny.write_checkpoint(model)
+    offer(hub, model)
+    profile = tmp_path / "tiny.toml"
+    profile.write_text(
+        f'[model]\nsource = "{HUB}"\nserved_name = "tiny"\nlicense = "CC0-1.0"\n[engine]\nmax_context = 256\n'
+    )
+    asked = ("run", "--dry-run", "--format", "json", "--profile", str(profile))
+    home = {"HF_ENDPOINT": hub.url, "GLMSERVE_HOME": str(tmp_path / "home")}
+    silent = glmserve(*asked, **home)
+    assert (silent.returncode, json.loads(silent.stdout)["figures"]) == (0, None)
+    assert hub.requests == []
+    plan = json.loads(glmserve(*asked, "--fetch-headers", **home).stdout)
+    assert plan["present"] is False
+    assert plan["providers"]["quantization"] == "dense"
+    stored = sum(info.nbytes for info in SafetensorsCheckpoint(model).tensors.values())
+    assert plan["figures"]["disk"]["model_bytes"] == stored
+    assert not (tmp_path / "home").exists()
