@@ -45,8 +45,10 @@ ALLOWED: dict[str, set[str]] = {
     "bundling": {"api", "assembly", "licensing", "profiles"},
     # May it start? The audit of a profile, asked by the command line before anything is loaded.
     "clearance": {"api", "assembly", "licensing", "profiles", "store"},
+    # What a profile will need and do, from headers alone; the strict reader of configurations is that of the models.
+    "planning": {"api", "models", "nearest", "profiles", "providers"},
     # Where profiles, plugins and the engine meet; the command line is its only user.
-    "deployment": {"api", "plugins", "providers", "profiles", "engine", *BELOW_ENGINE},
+    "deployment": {"api", "planning", "plugins", "providers", "profiles", "engine", *BELOW_ENGINE},
     "cli": {
         *(
             "api",
@@ -55,6 +57,7 @@ ALLOWED: dict[str, set[str]] = {
             "bundling",
             "clearance",
             "deployment",
+            "planning",
             "plugins",
             "providers",
             "profiles",

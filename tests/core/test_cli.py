@@ -89,23 +89,27 @@ def test_plugins_are_listed_in_a_table() -> None:
 def test_a_dry_run_prints_memory_tokens_and_licences(profile: Path) -> None:
     ran = glmserve("run", "--dry-run", "--profile", str(profile), "--set", "engine.threads=1")
     assert ran.returncode == 0, ran.stderr
-    rows = [tuple(line.split(maxsplit=1)) for line in ran.stdout.splitlines()]
-    assert ("family", "llama") in rows
-    assert ("quantization", "dense") in rows
-    assert ("context", "256 tokens") in rows
-    assert "KV pool       1024 tokens" in ran.stdout  # whole pages of 32 tokens
-    assert "KV memory     0.2 MiB per rank when full" in ran.stdout
+    rows = [tuple(line.split()) for line in ran.stdout.splitlines()]
+    seams = "family llama · quantization dense · drafter none · cache none · transport local"
+    assert f"seams         {seams}\n" in ran.stdout
+    pool = "256 tokens, pool of 1,024 in float32, 16 conversations at once"  # whole pages of 32 tokens
+    assert f"context       {pool}\n" in ran.stdout
+    assert ("float32", "*", "256", "B", "0.25", "MiB") in rows
     assert "licences      allow for run-commercial" in ran.stdout
     assert "CC0-1.0: model\n" in ran.stdout
-    assert "Apache-2.0: glmserve\n" in ran.stdout
+    assert "Apache-2.0: glmserve, glmserve-licenses\n" in ran.stdout
+    assert rows[-1] == ("start", "ok")
 
 
 def test_a_dry_run_in_json_says_the_same_with_exact_bytes(profile: Path) -> None:
     plan = json.loads(glmserve("run", "--dry-run", "--format", "json", "--profile", str(profile)).stdout)
     assert plan["present"] is True
     assert plan["kv_tokens"] == 1024
-    assert plan["memory"]["kv_bytes"] == 1024 * 2 * 2 * 2 * 8 * 4  # tokens, layers, k and v, heads, dimension, float32
-    assert plan["memory"]["total_bytes"] == plan["memory"]["weights_bytes"] + plan["memory"]["kv_bytes"]
+    memory = plan["figures"]["memory"]
+    assert memory["kv_bytes"] == 1024 * 2 * 2 * 2 * 8 * 4  # tokens, layers, k and v, heads, dimension, float32
+    assert memory["total_bytes"] == memory["weights_bytes"] + memory["kv_bytes"]
+    assert memory["fits"] is True
+    assert plan["shortfalls"] == []
     assert plan["providers"] == {
         "family": "llama",
         "quantization": "dense",
@@ -127,12 +131,36 @@ def test_a_dry_run_of_a_model_that_is_not_here_uses_no_network(tmp_path: Path) -
     assert ran.returncode == 0, ran.stderr
     plan = json.loads(ran.stdout)
     assert plan["present"] is False
-    assert plan["memory"] is None
+    assert plan["figures"] is None
     assert plan["kv_tokens"] == 32768
     assert plan["licenses"]["components"][-1]["license"] == "Apache-2.0"
     table = glmserve("run", "--dry-run", site=tmp_path, GLMSERVE_HOME=home)
-    assert "memory        not known until the model is here" in table.stdout
+    assert "not here yet, so that its memory is not known until it is" in table.stdout
     assert not Path(home).exists()
+
+
+def test_four_spark_is_planned_from_facts_alone_and_says_with_1_that_it_would_not_start(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_NETWORK)
+    declared = "licenses.facts={ purpose = 'noncommercial', maas_business = false }"
+    ran = glmserve("run", "--dry-run", "--profile", "four-spark", "--set", declared, site=tmp_path, HOME=str(tmp_path))
+    assert (ran.returncode, ran.stderr) == (1, "")
+    lines = ran.stdout.splitlines()
+    assert len(lines) <= 64  # one screen
+    assert max(map(len, lines)) <= 100
+    text = " ".join(ran.stdout.split())
+    assert "753.330 B parameters, 40.299 B active a token, 319.60 GB stored; not here, figures from the facts" in text
+    for distribution in ("quant-exl3", "cache-prefix", "transport-roce"):
+        assert f"(glmserve-{distribution})" in text
+    assert "The drafter mtp drafts instead of dflash2: see `glmserve licenses four-spark`." in text
+    assert "GiB left: fits" in text
+    assert lines[-1].startswith("start         refused: ")
+
+
+def test_four_spark_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    ran = glmserve("run", "--profile", "four-spark", HOME=str(tmp_path))
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("glmserve: four-spark cannot start: not installed is ")
+    assert ran.stderr.count("\n") == 1
 
 
 def test_a_port_in_use_is_one_sentence_and_exit_code_1(profile: Path) -> None:
@@ -154,6 +182,7 @@ def test_a_port_in_use_is_one_sentence_and_exit_code_1(profile: Path) -> None:
         (2, ("run", "--drafer", "ngram"), "--drafer"),
         (2, ("run", "--port", "70000"), "70000 is not in the range 0<=x<=65535"),
         (2, ("run", "--format", "json"), "--format belongs to --dry-run"),
+        (2, ("run", "--fetch-headers"), "--fetch-headers belongs to --dry-run"),
         (2, ("run", "--profile", "locl"), "There is no profile 'locl'; did you mean 'local'"),
         *(
             (code, ("run", "--dry-run", *args), message)
@@ -167,6 +196,12 @@ def test_a_port_in_use_is_one_sentence_and_exit_code_1(profile: Path) -> None:
                 (3, ("--set", "model.source=path:nowhere", "--set", "model.sha256="), "nowhere does not exist"),
                 (3, ("--set", "model.source=hf:org/repo@main"), "names 'main', which can change under you"),
                 (3, ("--set", "model.source=ftp:x"), "'ftp:x' is not a model source"),
+                (2, ("--set", "model.facts=glm-5", "--set", "model.source=path:nowhere"), "There are no facts 'glm-5'"),
+                (
+                    2,
+                    ("--profile", "four-spark", "--set", "cache.options={ disk_gib = 'all' }"),
+                    "--set cache.options: disk_gib is 'all'; a number of GiB is needed.",
+                ),
             )
         ),
     ],

@@ -3,55 +3,28 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from glmserve.api import CheckpointError, ConfigError, PluginError, Topology
+from glmserve.api import CheckpointError, ConfigError, PluginError, SourceError, Topology
+from glmserve.planning.facts import load_facts
+from glmserve.planning.headers import PlannedCheckpoint
+from glmserve.planning.missing import BRINGS, Missing, missing_provider
+from glmserve.planning.plan import Plan, make_plan
+from glmserve.planning.subject import Subject
 from glmserve.plugins import Kind, Plugins
 from glmserve.profiles import Profile
 
 if TYPE_CHECKING:
-    from glmserve.api import Checkpoint, ModelInfo, Quantization
+    from glmserve.api import Checkpoint, ModelFamily, ModelInfo
     from glmserve.engine.engine import Engine
     from glmserve.engine.scheduler import EngineOptions
+    from glmserve.store.download import Progress
     from glmserve.store.tokenizer import TokenizerBundle
 
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes on one rank."""
-
-    weights_bytes: int
-    """Linear layers, as their quantization holds them, and the embedding as it is stored."""
-    kv_bytes: int
-
-    @property
-    def total_bytes(self) -> int:
-        return self.weights_bytes + self.kv_bytes
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a profile resolves to. What only the checkpoint's headers can tell is None until the model is here."""
-
-    profile: str
-    source: str
-    present: bool
-    """The model is on this machine."""
-    served_name: str
-    providers: dict[str, str]
-    max_context: int
-    kv_tokens: int
-    ranks: tuple[str, ...]
-    memory: Memory | None
-    """On each rank."""
-
-    def to_dict(self) -> dict[str, Any]:
-        plan = asdict(self)
-        if self.memory is not None:
-            plan["memory"]["total_bytes"] = self.memory.total_bytes
-        return plan
+AUTO = "auto"
+"""The name of a family or quantization that the checkpoint decides."""
 
 
 @dataclass(frozen=True)
@@ -62,60 +35,74 @@ class Deployment:
     tokenizer: TokenizerBundle
 
 
-@dataclass(frozen=True)
-class _Resolved:
-    """The checkpoint's share of a plan."""
+def plan(profile: Profile, plugins: Plugins, *, fetch_headers: bool = False, progress: Progress | None = None) -> Plan:
+    """Resolve a profile without loading weights. Only `fetch_headers`, for an hf: source, uses the network.
 
-    checkpoint: Checkpoint
-    info: ModelInfo
-    family: str
-    quantization: str
-
-
-def plan(profile: Profile, plugins: Plugins) -> Plan:
-    """Resolve a profile without loading weights and without the network.
-
-    Raises ConfigError, PluginError or CheckpointError for anything that would stop the start.
+    First-party plugins that are not installed are told by the plan. Raises ConfigError, PluginError, SourceError or
+    CheckpointError for anything else that would stop the start.
     """
-    _check_providers(profile, plugins)
+    names = {kind: name for kind, (_, name) in _chosen(profile).items()}
+    missing = _check_providers(profile, plugins, names)
     path = _present(profile)
-    return _plan(profile, plugins, None if path is None else _resolve(path, profile, plugins))
+    opened = _opened(profile, path, fetch_headers, progress)
+    if opened is None:
+        return make_plan(profile, _spelt(names), missing, present=False, subject=None)
+    checkpoint, headers = opened
+    names = _resolved(profile, plugins, checkpoint, names)
+    missing = _check_providers(profile, plugins, names)
+    absent = {one.kind for one in missing}
+    family = None if "family" in absent else plugins.family(names["family"])()
+    if family is None:
+        context = checkpoint.config.get("max_position_embeddings")
+        engine_options(profile, context if isinstance(context, int) else None)
+    else:
+        _set_options(checkpoint, profile, family)
+        engine_options(profile, family.describe(checkpoint.config, profile.engine.kv_dtype).max_context)
+    quantization = None if "quantization" in absent else plugins.quantization(names["quantization"])()
+    subject = Subject(checkpoint, headers, family, quantization)
+    return make_plan(profile, _spelt(names), missing, path is not None, subject)
 
 
 def build(profile: Profile, plugins: Plugins) -> Deployment:
     """Fetch what is missing, load the model and assemble the engine. Call `engine.start()` to run it."""
     from glmserve.engine.engine import Engine
+    from glmserve.store.checkpoint import open_checkpoint
     from glmserve.store.progress import show_progress
     from glmserve.store.pull import pull
     from glmserve.store.sources import parse_source
     from glmserve.store.tokenizer import load_tokenizer
 
-    _check_providers(profile, plugins)
+    names = {kind: name for kind, (_, name) in _chosen(profile).items()}
+    _check_providers(profile, plugins, names)
     with show_progress() as fetched:
         path = pull(parse_source(profile.model.source), profile.model.sha256 or None, fetched)
-    resolved = _resolve(path, profile, plugins)
-    info = resolved.info
+    checkpoint = open_checkpoint(path)
+    names = _resolved(profile, plugins, checkpoint, names)
+    _check_providers(profile, plugins, names)
+    family = plugins.family(names["family"])()
+    _set_options(checkpoint, profile, family)
+    info: ModelInfo = family.describe(checkpoint.config, profile.engine.kv_dtype)
+    options = engine_options(profile, info.max_context)
     tokenizer = load_tokenizer(path)
-    quantization = plugins.quantization(resolved.quantization)()
-    model = plugins.family(resolved.family)().load(resolved.checkpoint, quantization, info)
+    model = family.load(checkpoint, plugins.quantization(names["quantization"])(), info)
     topology = Topology(profile.transport.hosts, profile.transport.options)
     engine = Engine(
         model=model,
         eos_ids=frozenset((*info.eos_ids, *tokenizer.eos_ids)),
-        options=engine_options(profile, info.max_context),
+        options=options,
         drafter=plugins.drafter(profile.drafter.name)(info, profile.drafter.options),
         cache=plugins.cache(profile.cache.name),
         cache_options=profile.cache.options,
-        fingerprint=_fingerprint(resolved, profile),
+        fingerprint=_fingerprint(checkpoint, names["quantization"], profile),
         link=plugins.transport(profile.transport.name)().open(topology, 0),
         num_tokens=tokenizer.num_tokens,
     )
     return Deployment(engine, tokenizer)
 
 
-def _fingerprint(resolved: _Resolved, profile: Profile) -> str:
+def _fingerprint(checkpoint: Checkpoint, quantization: str, profile: Profile) -> str:
     """Of all that changes the bytes of a page."""
-    parts = [resolved.checkpoint.fingerprint, resolved.quantization, profile.engine.kv_dtype]
+    parts = [checkpoint.fingerprint, quantization, profile.engine.kv_dtype]
     if profile.model.options:
         parts.append(json.dumps(profile.model.options, sort_keys=True))
     return ":".join(parts)
@@ -154,103 +141,99 @@ def _chosen(profile: Profile) -> dict[Kind, tuple[str, str]]:
     }
 
 
-def _check_providers(profile: Profile, plugins: Plugins) -> None:
-    named: dict[Kind, str] = {}
-    for kind, (key, name) in _chosen(profile).items():
-        if name == "auto" and kind in ("family", "quantization"):
+def _spelt(names: dict[Kind, str]) -> dict[str, str]:
+    return {str(kind): name for kind, name in names.items()}
+
+
+def _check_providers(profile: Profile, plugins: Plugins, names: dict[Kind, str]) -> tuple[Missing, ...]:
+    """Refuse names that nobody provides and combinations that do not work; what a plugin will bring is returned."""
+    missing = []
+    for kind, name in names.items():
+        if name == AUTO and kind in ("family", "quantization"):
             continue
         try:
-            plugins.get(kind, name)
+            found = missing_provider(plugins, kind, name)
         except PluginError as error:
+            key = _chosen(profile)[kind][0]
             raise PluginError(f"{profile.where(key)}: {key}: {error}") from None
-        named[kind] = name
-    if len(named) == len(_chosen(profile)):
-        plugins.check_combination(named)
+        missing += [found] if found is not None else []
+    if not missing and AUTO not in (names["family"], names["quantization"]):
+        plugins.check_combination(names)
     engine_options(profile)
-    topology = Topology(profile.transport.hosts, profile.transport.options)
-    for finding in plugins.transport(profile.transport.name)().preflight(topology):
-        if finding.level == "error":
-            raise ConfigError(f"{profile.where('transport')}: {finding.message}")
+    if "transport" not in {one.kind for one in missing}:
+        topology = Topology(profile.transport.hosts, profile.transport.options)
+        for finding in plugins.transport(profile.transport.name)().preflight(topology):
+            if finding.level == "error":
+                raise ConfigError(f"{profile.where('transport')}: {finding.message}")
+    return tuple(missing)
 
 
 def _present(profile: Profile) -> Path | None:
-    """Where the model is on this machine; None when it has to be fetched."""
+    """Where the model is on this machine; None when it has to be fetched, or facts stand in for it."""
     from glmserve.store.pull import locate
-    from glmserve.store.sources import parse_source
+    from glmserve.store.sources import PathSource, parse_source
 
-    return locate(parse_source(profile.model.source), profile.model.sha256 or None)
+    source = parse_source(profile.model.source)
+    if profile.model.facts and isinstance(source, PathSource) and not source.path.exists():
+        return None
+    return locate(source, profile.model.sha256 or None)
 
 
-def _resolve(path: Path, profile: Profile, plugins: Plugins) -> _Resolved:
+def _opened(
+    profile: Profile, path: Path | None, fetch_headers: bool, progress: Progress | None
+) -> tuple[Checkpoint, str] | None:
+    """The model's headers and where they are from: this machine, then the hub if asked, then the profile's facts."""
     from glmserve.store.checkpoint import open_checkpoint
+    from glmserve.store.sources import HubSource, parse_source
 
-    checkpoint = open_checkpoint(path)
-    family = profile.model.family
-    if family == "auto":
+    if path is not None:
+        return open_checkpoint(path), f"the headers in {path}"
+    source = parse_source(profile.model.source)
+    if fetch_headers:
+        from glmserve.store.remote import read_headers
+
+        if not isinstance(source, HubSource):
+            raise SourceError(f"--fetch-headers reads those of an hf: source, and model.source is {source}; drop it.")
+        return read_headers(source, progress), f"the headers of {source}"
+    if profile.model.facts:
+        facts = load_facts(profile.model.facts, profile.directory)
+        return PlannedCheckpoint(facts, Path(str(source))), f"the facts {profile.model.facts}"
+    return None
+
+
+def _resolved(profile: Profile, plugins: Plugins, checkpoint: Checkpoint, names: dict[Kind, str]) -> dict[Kind, str]:
+    """The names with what "auto" stands for."""
+    family, quantization = names["family"], names["quantization"]
+    if family == AUTO:
+        asked = checkpoint.config.get("architectures") or ()
         fitting = plugins.families_of(checkpoint)
         if not fitting:
-            asked = checkpoint.config.get("architectures") or ()
             raise CheckpointError(
-                f"No installed model family runs {', '.join(map(str, asked)) or 'an unnamed architecture'} ({path}); "
-                f"there is {', '.join(plugins.names('family'))}."
+                f"No installed model family runs {', '.join(map(str, asked)) or 'an unnamed architecture'} "
+                f"({checkpoint.path}); there is {', '.join(plugins.names('family'))}."
             )
         family = fitting[0]
-    quantization = profile.model.quantization
-    if quantization == "auto":
+    if quantization == AUTO:
         fitting = plugins.quantizations_of(checkpoint)
+        method = str((checkpoint.config.get("quantization_config") or {}).get("quant_method"))
+        if not fitting and ("quantization", method) in BRINGS:
+            fitting = [method]
         if len(fitting) != 1:
             found = " and ".join(fitting) or "no installed quantization"
             raise CheckpointError(
-                f"{found} can read {path}; set model.quantization to one of {', '.join(plugins.names('quantization'))}."
+                f"{found} can read {checkpoint.path}; set model.quantization to one of "
+                f"{', '.join(plugins.names('quantization'))}."
             )
         quantization = fitting[0]
-    chosen: dict[Kind, str] = {kind: name for kind, (_, name) in _chosen(profile).items()}
-    plugins.check_combination({**chosen, "family": family, "quantization": quantization})
-    _set_options(checkpoint, profile, plugins, family)
-    info = plugins.family(family)().describe(checkpoint.config, profile.engine.kv_dtype)
-    engine_options(profile, info.max_context)
-    return _Resolved(checkpoint, info, family, quantization)
+    return {**names, "family": family, "quantization": quantization}
 
 
-def _set_options(checkpoint: Checkpoint, profile: Profile, plugins: Plugins, family: str) -> None:
+def _set_options(checkpoint: Checkpoint, profile: Profile, family: ModelFamily) -> None:
     """Lay model.options over the checkpoint's configuration. Raises ConfigError for one that the family has not."""
-    known = plugins.family(family).options
     for name in profile.model.options:
-        if name not in known:
-            there = f"its options are {', '.join(sorted(known))}" if known else "it has none"
-            raise ConfigError(f"{profile.where('model.options')}: family {family!r} has no option {name!r}; {there}.")
+        if name not in family.options:
+            there = f"its options are {', '.join(sorted(family.options))}" if family.options else "it has none"
+            raise ConfigError(
+                f"{profile.where('model.options')}: family {family.name!r} has no option {name!r}; {there}."
+            )
     checkpoint.config = {**checkpoint.config, **profile.model.options}
-
-
-def _plan(profile: Profile, plugins: Plugins, resolved: _Resolved | None) -> Plan:
-    providers: dict[Kind, str] = {kind: name for kind, (_, name) in _chosen(profile).items()}
-    memory = None
-    if resolved is not None:
-        providers |= {"family": resolved.family, "quantization": resolved.quantization}
-        memory = _memory(profile, plugins.quantization(resolved.quantization)(), resolved)
-    return Plan(
-        profile=profile.profile.name,
-        source=profile.model.source,
-        present=resolved is not None,
-        served_name=profile.model.served_name,
-        providers={str(kind): name for kind, name in providers.items()},
-        max_context=profile.engine.max_context,
-        kv_tokens=_pool_tokens(profile),
-        ranks=profile.transport.hosts,
-        memory=memory,
-    )
-
-
-def _pool_tokens(profile: Profile) -> int:
-    """engine.kv_tokens in whole pages."""
-    return engine_options(profile).num_pages * profile.engine.page_tokens
-
-
-def _memory(profile: Profile, quantization: Quantization, resolved: _Resolved) -> Memory:
-    checkpoint, info = resolved.checkpoint, resolved.info
-    weights = sum(quantization.memory_bytes(checkpoint, spec) for spec in info.linears)
-    tied = any(spec.parts == (info.embedding.removesuffix(".weight"),) for spec in info.linears)
-    if not tied:
-        weights += checkpoint.require(info.embedding).nbytes
-    kv = sum(paged.token_bytes for paged in info.paged) * _pool_tokens(profile)
-    return Memory(weights, kv)

@@ -80,11 +80,12 @@ def _handler(server: FileServer) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             path = self.path.split("?")[0]
             content = server.files.get(path)
-            match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")) if server.ranges else None
+            match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")) if server.ranges else None
             tag = f'"{hashlib.sha256(content or b"").hexdigest()}"'
             if match and self.headers.get("If-Range", tag) != tag:
                 match = None
             start = int(match[1]) if match else 0
+            end = min(int(match[2]) + 1, len(content or b"")) if match and match[2] else len(content or b"")
             request = Request(path, start)
             server.requests.append(request)
             status = server.statuses[path].pop(0) if server.statuses[path] else 200 if content is not None else 404
@@ -101,12 +102,12 @@ def _handler(server: FileServer) -> type[BaseHTTPRequestHandler]:
                 return
             self.send_response(206 if match else 200)
             if match:
-                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-            self.send_header("Content-Length", str(len(content) - start))
+                self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(content)}")
+            self.send_header("Content-Length", str(end - start))
             self.send_header("Content-Type", "text/html" if path.startswith("/simple/") else "application/octet-stream")
             self.send_header("ETag", tag)
             self.end_headers()
-            body = content[start:]
+            body = content[start:end]
             drop = server.drops[path].pop(0) if server.drops[path] else None
             limit = min(n for n in (drop, server.stall_after, len(body)) if n is not None)
             for at in range(0, limit, 16384):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,8 @@ import click
 
 if TYPE_CHECKING:
     from glmserve.clearance import Clearance
-    from glmserve.deployment import Plan
     from glmserve.engine.engine import Engine
+    from glmserve.planning.plan import Plan
     from glmserve.plugins import Plugins
     from glmserve.profiles import Profile
     from glmserve.store.tokenizer import TokenizerBundle
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 @click.option("--purpose", type=click.Choice(["noncommercial", "commercial"]), help="What the model is run for.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key; may be repeated.")
 @click.option("--dry-run", is_flag=True, help="Print what would run, without loading or fetching anything.")
+@click.option("--fetch-headers", is_flag=True, help="With --dry-run: read the headers of an hf: source from the hub.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def run_command(
     name: str,
@@ -37,11 +39,17 @@ def run_command(
     purpose: str | None,
     overrides: tuple[str, ...],
     dry_run: bool,
+    fetch_headers: bool,
     form: str,
 ) -> None:
-    """Serve a model over HTTP."""
-    if form == "json" and not dry_run:
-        raise click.UsageError("--format belongs to --dry-run, which prints the plan.")
+    """Serve a model over HTTP.
+
+    --dry-run prints the plan and uses no network, unless --fetch-headers asks for it. It ends with 1 when the plan says
+    that the start would be refused, or that the memory does not suffice.
+    """
+    if not dry_run and (form == "json" or fetch_headers):
+        flag = "--format" if form == "json" else "--fetch-headers"
+        raise click.UsageError(f"{flag} belongs to --dry-run, which prints the plan.")
     from glmserve.profiles import load_profile
 
     flags = [
@@ -63,9 +71,12 @@ def run_command(
         profile = profile.with_drafter(clearance.drafter)
     if dry_run:
         from glmserve.deployment import plan
+        from glmserve.store.progress import show_progress
 
-        _print_plan(plan(profile, plugins), clearance, form)
-        return
+        with show_progress() as asked:
+            planned = plan(profile, plugins, fetch_headers=fetch_headers, progress=asked)
+        _print_plan(planned, clearance, form)
+        sys.exit(1 if planned.shortfalls or clearance.refusal else 0)
     _serve(profile, plugins, clearance)
 
 
@@ -85,7 +96,7 @@ def _serve(profile: Profile, plugins: Plugins, clearance: Clearance) -> None:
 
     torch.set_num_threads(profile.engine.threads or psutil.cpu_count(logical=False) or 1)
     # What is wrong with the profile, or not allowed, is said before a socket is bound and anything is fetched.
-    plan(profile, plugins)
+    plan(profile, plugins).require()
     clearance.require()
 
     def load() -> tuple[Engine, TokenizerBundle, str]:
@@ -96,26 +107,24 @@ def _serve(profile: Profile, plugins: Plugins, clearance: Clearance) -> None:
 
 
 def _print_plan(plan: Plan, clearance: Clearance, form: str) -> None:
+    told = clearance.to_dict()
     if form == "json":
-        click.echo(json.dumps({**plan.to_dict(), "licenses": clearance.to_dict()}, indent=2))
+        click.echo(json.dumps({**plan.to_dict(), "licenses": told}, indent=2))
         return
-    rows = [
-        ("profile", plan.profile),
-        ("model", f"{plan.served_name} from {plan.source}"),
-        *plan.providers.items(),
-        ("context", f"{plan.max_context} tokens"),
-        ("KV pool", f"{plan.kv_tokens} tokens"),
-        ("ranks", ", ".join(plan.ranks)),
+    from glmserve.planning.table import labelled, render
+
+    by_license: dict[str, list[str]] = {}
+    for entry in told["components"]:
+        by_license.setdefault(entry["license"] or "no licence", []).append(entry["id"])
+    reason = clearance.announcement or clearance.refusal
+    # Its first sentence: the reasons, with the ways out of each, fill a screen of their own.
+    said = f"{reason.partition('. ')[0]}: see `glmserve licenses {plan.profile}`." if reason else ""
+    refused = (*plan.shortfalls, *(("the licences do not let it start",) if clearance.refusal else ()))
+    lines = [
+        *render(plan),
+        *labelled("licences", f"{clearance.verdict.slug} for {clearance.use}"),
+        *(line for license, ids in by_license.items() for line in labelled("", f"{license}: {', '.join(ids)}")),
+        *labelled("", said),
+        *labelled("start", f"refused: {'; '.join(refused)}" if refused else "ok"),
     ]
-    if plan.memory is not None:
-        m = plan.memory
-        rows.append(("weights", f"{m.weights_bytes / 2**20:.1f} MiB per rank"))
-        rows.append(("KV memory", f"{m.kv_bytes / 2**20:.1f} MiB per rank when full"))
-        rows.append(("total", f"{m.total_bytes / 2**20:.1f} MiB per rank"))
-    else:
-        rows.append(("memory", "not known until the model is here"))
-    rows.append(("licences", f"{clearance.verdict.slug} for {clearance.use}"))
-    rows += [("", f"{entry['license']}: {entry['id']}") for entry in clearance.to_dict()["components"]]
-    rows += [("", said) for said in (clearance.announcement, clearance.refusal) if said]
-    for key, value in rows:
-        click.echo(f"{key:<14}{value}")
+    click.echo("\n".join(lines))

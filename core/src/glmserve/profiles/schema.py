@@ -14,6 +14,7 @@ from .locate import Origins
 
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -40,6 +41,11 @@ class ModelSection(Section):
     )
     served_name: Text = Field(description="The name that clients ask for.")
     license: Text = Field("unknown", description="Licence of the weights, an SPDX expression.")
+    facts: str = Field(
+        "",
+        description="What the plan takes the model to be while it is not here: shipped facts by name, or a JSON file "
+        "relative to the profile.",
+    )
 
 
 class ComponentsSection(Section):
@@ -73,6 +79,29 @@ class EngineSection(Section):
     threads: int = Field(0, ge=0, description="Threads for arithmetic; 0 means one for each physical core.")
 
 
+class ParallelSection(Section):
+    tensor: Count = Field(1, description="Ranks that share every layer: one for each of transport.hosts.")
+    context: Count = Field(
+        1,
+        description="Ranks among which the positions of the cache are dealt out; it divides parallel.tensor. With 1, "
+        "every rank holds what all heads share.",
+    )
+
+
+class DeviceSection(Section):
+    """What a rank runs on, for the plan. What is not said is not judged."""
+
+    name: str = Field("", description="The device, for people.")
+    memory_gib: Amount = Field(0.0, description="Memory that a rank sees; 0 takes this machine's.")
+    reserve_gib: dict[str, Amount] = Field(
+        default_factory=lambda: {"system": 1.0},
+        description="Memory that weights and cache have to leave free, by what it is left for.",
+    )
+    bandwidth_gb_s: Amount = Field(0.0, description="Memory bandwidth in 10**9 bytes a second; 0 is unknown.")
+    bandwidth_reached: Amount = Field(1.0, gt=0, le=1, description="Part of the bandwidth that decoding reaches.")
+    collective_us: Amount = Field(0.0, description="Microseconds that one small exchange between the ranks takes.")
+
+
 class DrafterSection(Section):
     name: Text = Field("none", description="Drafter provider.")
     fallback: str = Field(
@@ -80,6 +109,10 @@ class DrafterSection(Section):
         description="Drafter to use, and to announce, when licences do not let this one run; empty refuses to start.",
     )
     depth: int = Field(4, ge=0, le=64, description="Most tokens drafted at once.")
+    facts: dict[str, Text] = Field(
+        default_factory=dict,
+        description="What the plan takes a drafter's model to be, as model.facts, by the provider's name.",
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="The drafter's own settings.")
 
 
@@ -115,6 +148,8 @@ class Profile(Section):
     components: ComponentsSection = ComponentsSection()
     licenses: LicensesSection = LicensesSection()
     engine: EngineSection = EngineSection()
+    parallel: ParallelSection = ParallelSection()
+    device: DeviceSection = DeviceSection()
     drafter: DrafterSection = DrafterSection()
     cache: CacheSection = CacheSection()
     transport: TransportSection = TransportSection()

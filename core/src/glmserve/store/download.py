@@ -52,7 +52,13 @@ class Remote:
             return False
         if self.sha256 is not None:
             return sha256_of(path, progress) == self.sha256
-        return self.blob_sha1 is not None and _blob_sha1(path) == self.blob_sha1
+        return self.blob_sha1 is not None and _blob_sha1(path.read_bytes()) == self.blob_sha1
+
+    def is_content(self, content: bytes) -> bool:
+        """Whether these are the file's bytes. False too when there is no digest to compare with."""
+        if self.sha256 is not None:
+            return hashlib.sha256(content).hexdigest() == self.sha256
+        return self.blob_sha1 is not None and _blob_sha1(content) == self.blob_sha1
 
 
 class _Refused(Exception):
@@ -77,8 +83,7 @@ def sha256_of(path: Path, progress: Progress | None = None) -> str:
     return digest.hexdigest()
 
 
-def _blob_sha1(path: Path) -> str:
-    content = path.read_bytes()
+def _blob_sha1(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
@@ -232,7 +237,7 @@ class _Transfer:
         ) as response:
             if response.status_code == 416:
                 if size is None:
-                    if _content_range(response)[1] == done:  # all of it is here
+                    if content_range(response)[1] == done:  # all of it is here
                         return
                     self._partial.unlink(missing_ok=True)
                 raise httpx.RemoteProtocolError("the file became shorter on the server", request=response.request)
@@ -258,14 +263,14 @@ class _Transfer:
         """The offset of the first byte that the server sends: `done`, or 0 when it sends the whole file."""
         if response.status_code != 206:
             return 0
-        first, total = _content_range(response)
+        first, total = content_range(response)
         if first != done or (self._remote.size is not None and total not in (None, self._remote.size)):
             self._partial.unlink(missing_ok=True)
             raise httpx.RemoteProtocolError("it sent another range than asked", request=response.request)
         return done
 
 
-def _content_range(response: httpx.Response) -> tuple[int | None, int | None]:
+def content_range(response: httpx.Response) -> tuple[int | None, int | None]:
     """(first byte, total bytes) by the Content-Range header, None for what it does not say."""
     match = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(?:(\d+)|\*)", response.headers.get("Content-Range", ""))
     first, total = match.groups() if match else (None, None)

@@ -35,6 +35,13 @@ def fetch(
 
     Raises SourceError when the hub cannot be reached or has no such model, IntegrityError for wrong bytes.
     """
+    for name, remote in remotes(source, progress).items():
+        if name not in sound:
+            yield download(remote, directory / name, progress), remote.sha256
+
+
+def remotes(source: HubSource, progress: Progress | None = None) -> dict[str, Remote]:
+    """The model's files, name -> where it is and what it has to be. One request; raises as `fetch` does."""
     # Its client is not used: which exceptions it raises depends on its version, and it does not resume as we do.
     from huggingface_hub import constants, get_token
 
@@ -45,7 +52,7 @@ def fetch(
     # Named, because a hub behind HF_ENDPOINT need not be the one that the user has in mind.
     endpoint = constants.ENDPOINT
     listing = _listing(source, endpoint, headers, progress)
-    remotes = {}
+    found = {}
     for sibling in listing:
         name, lfs = str(sibling.get("rfilename", "")), sibling.get("lfs")
         if not _wanted(name):
@@ -55,12 +62,10 @@ def fetch(
         if not (sha256 or blob_sha1):
             raise IntegrityError(f"The hub at {endpoint} gives no digest for {name} of {source}, so it is not fetched.")
         url = f"{endpoint}/{source.repo}/resolve/{source.revision}/{quote(name)}"
-        remotes[name] = Remote(url, sha256, blob_sha1, sibling.get("size"), headers)
-    if not remotes:
+        found[name] = Remote(url, sha256, blob_sha1, sibling.get("size"), headers)
+    if not found:
         raise SourceError(f"{source.repo} holds no model file at commit {source.revision}.")
-    for name, remote in remotes.items():
-        if name not in sound:
-            yield download(remote, directory / name, progress), remote.sha256
+    return found
 
 
 def _listing(

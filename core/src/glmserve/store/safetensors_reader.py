@@ -35,7 +35,7 @@ _SIZES = {
 }
 _MAX_HEADER_BYTES = 100_000_000
 """The limit of the safetensors library itself."""
-_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 class SafetensorsCheckpoint(Checkpoint):
@@ -51,7 +51,7 @@ class SafetensorsCheckpoint(Checkpoint):
         self._sizes: dict[Path, int] = {}
         self._opened: dict[Path, Any] = {}
         tensors: dict[str, TensorInfo] = {}
-        index = None if (path / _SINGLE).is_file() else _read_index(path)
+        index = None if (path / SINGLE).is_file() else _read_index(path)
         files = [_single(path)] if index is None else sorted({path / file for file in index.values()})
         for file in files:
             header, self._sizes[file] = read_header(file)
@@ -66,7 +66,7 @@ class SafetensorsCheckpoint(Checkpoint):
                     tensors[info.name] = info
         for name, shard in (index or {}).items():
             if self._where.get(name) != path / shard:
-                raise IntegrityError(f"{path / _INDEX} says that {shard} holds {name!r}, but it does not.")
+                raise IntegrityError(f"{path / INDEX} says that {shard} holds {name!r}, but it does not.")
         self.tensors = tensors
         self.fingerprint = fingerprint(self.format, self.config, tensors, [path / "config.json", *files])
 
@@ -94,13 +94,20 @@ class SafetensorsCheckpoint(Checkpoint):
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file. Raises CheckpointError when it is missing, IntegrityError when it is not an object."""
     try:
-        value = json.loads(path.read_bytes())
+        raw = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from None
+    return parse_json(str(path), raw)
+
+
+def parse_json(where: str, raw: bytes) -> dict[str, Any]:
+    """A JSON object. Raises IntegrityError naming `where` when it is not one."""
+    try:
+        value = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{path} is not valid JSON ({str(error)[:120]}); fetch it again.") from None
+        raise IntegrityError(f"{where} is not valid JSON ({str(error)[:120]}); fetch it again.") from None
     if not isinstance(value, dict):
-        raise IntegrityError(f"{path} is not a JSON object; fetch it again.")
+        raise IntegrityError(f"{where} is not a JSON object; fetch it again.")
     return value
 
 
@@ -109,9 +116,26 @@ def read_header(path: Path) -> tuple[list[TensorInfo], int]:
 
     Raises IntegrityError when the header is damaged or does not fit the file, CheckpointError when the file is missing.
     """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = header_length(str(path), file.read(8), size)
+            raw = file.read(length)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from None
+    return parse_header(str(path), raw, size), size
 
-    def damaged(why: str) -> IntegrityError:
-        return IntegrityError(f"{path} is a damaged safetensors file ({why}); fetch it again.")
+
+def header_length(where: str, first: bytes, size: int) -> int:
+    """Bytes of the header that follows the `first` eight of a file of `size`. Raises IntegrityError naming `where`."""
+    length = int.from_bytes(first[:8], "little")
+    if size < 8 or len(first) < 8 or length > min(size - 8, _MAX_HEADER_BYTES):
+        raise _damaged(where, f"its header claims {length} bytes and the file has {size}")
+    return length
+
+
+def parse_header(where: str, raw: bytes, size: int) -> list[TensorInfo]:
+    """The tensors that a header `raw` lists, of a file of `size` bytes. Raises IntegrityError naming `where`."""
 
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         items = dict(pairs)
@@ -120,31 +144,27 @@ def read_header(path: Path) -> tuple[list[TensorInfo], int]:
         return items
 
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if size < 8 or length > min(size - 8, _MAX_HEADER_BYTES):
-                raise damaged(f"its header claims {length} bytes and the file has {size}")
-            raw = file.read(length)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from None
-    try:
         header = json.loads(raw, object_pairs_hook=no_duplicates)
     except (ValueError, RecursionError) as error:
-        raise damaged(f"its header is not valid JSON: {str(error)[:120]}") from None
+        raise _damaged(where, f"its header is not valid JSON: {str(error)[:120]}") from None
     if not isinstance(header, dict):
-        raise damaged("its header is not a JSON object")
+        raise _damaged(where, "its header is not a JSON object")
     header.pop("__metadata__", None)
     spans = []
     for name, entry in header.items():
         try:
             spans.append(_entry(name, entry))
         except (KeyError, TypeError, ValueError):
-            raise damaged(f"the entry of tensor {name[:80]!r} is malformed") from None
-    end = _check_spans(spans, damaged_at=lambda name: damaged(f"tensor {name[:80]!r} overlaps or leaves a gap"))
-    if end != size - 8 - length:
-        raise damaged(f"its tensors take {end} bytes and the file has {size - 8 - length} for them")
-    return [info for info, _ in spans], size
+            raise _damaged(where, f"the entry of tensor {name[:80]!r} is malformed") from None
+    end = _check_spans(where, spans)
+    room = size - 8 - len(raw)
+    if end != room:
+        raise _damaged(where, f"its tensors take {end} bytes and the file has {room} for them")
+    return [info for info, _ in spans]
+
+
+def _damaged(where: str, why: str) -> IntegrityError:
+    return IntegrityError(f"{where} is a damaged safetensors file ({why}); fetch it again.")
 
 
 def _entry(name: str, entry: Any) -> tuple[TensorInfo, int]:
@@ -158,39 +178,43 @@ def _entry(name: str, entry: Any) -> tuple[TensorInfo, int]:
     return TensorInfo(name, tuple(shape), dtype, end - begin), begin
 
 
-def _check_spans(spans: Iterable[tuple[TensorInfo, int]], damaged_at: Any) -> int:
+def _check_spans(where: str, spans: Iterable[tuple[TensorInfo, int]]) -> int:
     end = 0
     for info, begin in sorted(spans, key=lambda span: (span[1], span[0].nbytes)):
         if begin != end:
-            raise damaged_at(info.name)
+            raise _damaged(where, f"tensor {info.name[:80]!r} overlaps or leaves a gap")
         end = begin + info.nbytes
     return end
 
 
 def _single(path: Path) -> Path:
-    if (path / _SINGLE).is_file():
-        return path / _SINGLE
+    if (path / SINGLE).is_file():
+        return path / SINGLE
     found = sorted(path.glob("*.safetensors"))
     if len(found) == 1:
         return found[0]
-    what = f"{len(found)} safetensors files but no {_INDEX}" if found else "a config.json but no safetensors file"
+    what = f"{len(found)} safetensors files but no {INDEX}" if found else "a config.json but no safetensors file"
     raise CheckpointError(f"{path} holds {what}, so its weights cannot be found; fetch the checkpoint again.")
 
 
 def _read_index(path: Path) -> dict[str, str] | None:
     """Tensor name -> shard's file name, or None without an index. A shard that is missing raises CheckpointError."""
-    if not (path / _INDEX).is_file():
+    if not (path / INDEX).is_file():
         return None
-    weight_map = read_json(path / _INDEX).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise IntegrityError(f"{path / _INDEX} has no weight_map; fetch it again.")
-    for shard in weight_map.values():
-        # A plain name only: an index must not reach outside its directory.
-        if not isinstance(shard, str) or not shard.endswith(".safetensors") or "/" in shard or "\\" in shard:
-            raise IntegrityError(
-                f"{path / _INDEX} names {str(shard)[:80]!r}, which is not a safetensors file beside it."
-            )
+    weight_map = shards_of(str(path / INDEX), read_json(path / INDEX))
     missing = sorted({s for s in weight_map.values() if not (path / s).is_file()})
     if missing:
         raise CheckpointError(f"{path} lacks {len(missing)} shard(s), first {missing[0]}; fetch the checkpoint again.")
+    return weight_map
+
+
+def shards_of(where: str, index: dict[str, Any]) -> dict[str, str]:
+    """Tensor name -> shard's file name, of an index at `where`. Raises IntegrityError for one that is malformed."""
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise IntegrityError(f"{where} has no weight_map; fetch it again.")
+    for shard in weight_map.values():
+        # A plain name only: an index must not reach outside its directory.
+        if not isinstance(shard, str) or not shard.endswith(".safetensors") or "/" in shard or "\\" in shard:
+            raise IntegrityError(f"{where} names {str(shard)[:80]!r}, which is not a safetensors file beside it.")
     return weight_map

@@ -1,0 +1,66 @@
+"""What the ranks exchange to decode one token of one sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .glm_moe_dsa import GlmShape
+
+PARTIAL_BYTES = 4
+"""Partial results travel as float32: the ranks add them in a fixed order, and the sum is the same on all of them."""
+QUERY_BYTES = 2
+"""Queries travel as bfloat16."""
+CANDIDATE_BYTES = 8
+"""A candidate of the selection: its float32 score and its position."""
+
+
+@dataclass(frozen=True)
+class Collective:
+    """An exchange in which every rank sends the same amount."""
+
+    name: str
+    count: int
+    """A token."""
+    payload_bytes: int
+    """What one rank contributes to one exchange."""
+    peers: int
+    """Ranks that it sends it to, each in one message."""
+
+    @property
+    def token_payload_bytes(self) -> int:
+        return self.count * self.payload_bytes
+
+    @property
+    def token_sent_bytes(self) -> int:
+        """What a rank sends for one token."""
+        return self.token_payload_bytes * self.peers
+
+
+def glm_traffic(glm: GlmShape, tensor: int, context: int) -> tuple[Collective, ...]:
+    """The exchanges of a trunk cut over `tensor` ranks whose cache is dealt out over `context` of them.
+
+    Tensor parallelism sums the partial outputs of attention and of the MLP, once a layer each, and gathers the logits.
+    Context parallelism brings the absorbed queries to where the positions lie, merges the partial attention by its
+    maxima and sums, and on layers with an indexer merges the best candidates of each rank.
+    """
+    found = []
+    if tensor > 1:
+        found += [
+            Collective("layer sums", 2 * glm.num_hidden_layers, glm.hidden_size * PARTIAL_BYTES, tensor - 1),
+            Collective("logits", 1, -(-glm.vocab_size // tensor) * PARTIAL_BYTES, 1),
+        ]
+    if context > 1:
+        heads = glm.num_attention_heads // tensor
+        query = heads * (glm.kv_lora_rank + glm.qk_rope_head_dim) * QUERY_BYTES
+        partial = heads * (glm.kv_lora_rank + 2) * PARTIAL_BYTES
+        found += [
+            Collective("queries", glm.num_hidden_layers, query, context - 1),
+            Collective("attention merge", glm.num_hidden_layers, partial, context - 1),
+            Collective("index candidates", len(glm.full_indexers), glm.index_topk * CANDIDATE_BYTES, context - 1),
+        ]
+    return tuple(found)
+
+
+def prefill_sum_bytes(glm: GlmShape, rows: int) -> int:
+    """One layer sum of a prompt chunk of `rows` tokens."""
+    return rows * glm.hidden_size * PARTIAL_BYTES

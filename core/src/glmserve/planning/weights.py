@@ -1,0 +1,139 @@
+"""Parameters and bytes of a checkpoint by component: stored, held by a rank, and read by a rank for a token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from glmserve.api import Checkpoint, CheckpointError, LinearSpec, Quantization, TensorInfo
+
+from .components import Component, Split, component_of, layer_of, split_of
+from .glm_moe_dsa import GlmShape, tensor_shapes
+
+EMBEDDING = "model.embed_tokens"
+VECTOR_BYTES = 4
+"""An installed quantization holds vectors as float32, an element."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One component. The parameters are the model's; padding and scales count in bytes only."""
+
+    component: Component
+    parameters: int
+    active_parameters: int
+    """Those that take part in one token."""
+    stored_bytes: int
+    rank_bytes: int
+    """What each rank holds."""
+    read_bytes: int
+    """What each rank reads to decode one token alone, without drafts."""
+
+
+@dataclass(frozen=True)
+class _Layer:
+    name: str
+    tensors: tuple[TensorInfo, ...]
+
+
+def weigh(
+    checkpoint: Checkpoint, tensor: int, quantization: Quantization | None, glm: GlmShape | None
+) -> tuple[Weights, ...]:
+    """Every component that the checkpoint has, in order.
+
+    `tensor` ranks share each layer. An installed `quantization` says what it will hold; without one, weights are held
+    as they are stored. `glm` gives the true sizes of padded layers and the part of the experts that a token uses.
+    """
+    config = checkpoint.config
+    num_layers = int(config.get("num_hidden_layers") or 0)
+    # A quantized head is written out even where the source had tied it.
+    tied = bool(config.get("tie_word_embeddings")) and "lm_head.trellis" not in checkpoint.tensors
+    used = glm.num_experts_per_tok / glm.n_routed_experts if glm is not None else 1.0
+    parts = {} if glm is None else dict(_parameters(tensor_shapes(glm)))
+    sums = {component: [0, 0.0, 0, 0, 0.0] for component in Component}
+    for layer in _layers(checkpoint.tensors.values()):
+        if tied and layer.name == "lm_head":
+            continue  # some checkpoints store the tied head a second time
+        component = component_of(layer.name, num_layers)
+        parameters = parts.get(layer.name) or sum(_elements(info) for info in layer.tensors)
+        held = _held(checkpoint, layer, tensor, None if layer.name == EMBEDDING and not tied else quantization)
+        share = {Component.ROUTED: used, Component.MTP: 0.0, Component.EMBEDDING: float(tied)}.get(component, 1.0)
+        stored = sum(info.nbytes for info in layer.tensors)
+        for i, value in enumerate((parameters, parameters * share, stored, held, held * share)):
+            sums[component][i] += value
+    return tuple(
+        Weights(component, int(n), round(active), int(stored), int(held), round(read))
+        for component, (n, active, stored, held, read) in sums.items()
+        if n
+    )
+
+
+def check_layers(checkpoint: Checkpoint, glm: GlmShape) -> None:
+    """Every layer has its place, and every place its layer, by the names of the headers.
+
+    The next-token layers may be missing altogether: converters drop them. Raises CheckpointError that names the layers.
+    """
+    found = {layer_of(name) for name in checkpoint.tensors}
+    needed = {layer_of(name) for name in tensor_shapes(glm)}
+    mtp = {layer for layer in needed if component_of(layer, glm.num_hidden_layers) is Component.MTP}
+    missing = needed - found
+    if mtp <= missing:
+        missing -= mtp
+    for what, names in (("lacks", sorted(missing)), ("has unexpected", sorted(found - needed))):
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise CheckpointError(f"{checkpoint.path} {what} layers: {', '.join(names[:3])}{more}.")
+
+
+def rank_bytes(info: TensorInfo, tensor: int) -> int:
+    """Bytes of a stored tensor that one of `tensor` ranks holds.
+
+    An EXL3 layer that is cut along its outputs keeps all scales of its inputs, and the other way round: the rotation
+    of the side that is not cut is whole on every rank.
+    """
+    split = split_of(layer_of(info.name))
+    suffix = info.name.rpartition(".")[2]
+    if split is Split.REPLICATED or not info.shape:
+        return info.nbytes
+    whole = {Split.ROWS: ("suh", "su"), Split.COLUMNS: ("svh", "sv", "bias")}[split]
+    return info.nbytes if suffix in whole else math.ceil(info.nbytes / tensor)
+
+
+def _layers(tensors: Iterable[TensorInfo]) -> Iterable[_Layer]:
+    layers: dict[str, list[TensorInfo]] = {}
+    for info in tensors:
+        layers.setdefault(layer_of(info.name), []).append(info)
+    return (_Layer(name, tuple(infos)) for name, infos in layers.items())
+
+
+def _held(checkpoint: Checkpoint, layer: _Layer, tensor: int, quantization: Quantization | None) -> int:
+    if quantization is None:
+        return sum(rank_bytes(info, tensor) for info in layer.tensors)
+    held = 0
+    for info in layer.tensors:
+        if info.name.endswith("weight_scale_inv"):
+            continue  # part of what the provider holds for the weight
+        if len(info.shape) == 2:
+            spec = LinearSpec(layer.name, (layer.name,), (info.shape[0],), info.shape[1])
+            cut = 1 if split_of(layer.name) is Split.REPLICATED else tensor
+            held += math.ceil(quantization.memory_bytes(checkpoint, spec) / cut)
+        else:
+            held += VECTOR_BYTES * math.prod(info.shape)
+    return held
+
+
+def _parameters(shapes: Mapping[str, tuple[int, ...]]) -> Iterable[tuple[str, int]]:
+    sums: dict[str, int] = {}
+    for name, shape in shapes.items():
+        layer = layer_of(name)
+        sums[layer] = sums.get(layer, 0) + math.prod(shape)
+    return sums.items()
+
+
+def _elements(info: TensorInfo) -> int:
+    """Parameters by the header alone: an EXL3 trellis has tiles of 16 x 16; scales and markers are none."""
+    suffix = info.name.rpartition(".")[2]
+    if suffix == "trellis":
+        return 256 * info.shape[0] * info.shape[1]
+    return 0 if suffix in ("weight_scale_inv", "suh", "svh", "su", "sv", "mcg", "mul1") else math.prod(info.shape)

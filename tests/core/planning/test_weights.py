@@ -1,0 +1,157 @@
+"""Components by name, and what a rank holds of them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from glmserve.api import CheckpointError, ConfigError, TensorInfo
+from glmserve.models.dense import Dense
+from glmserve.planning.components import Component, Split, component_of, layer_of, split_of
+from glmserve.planning.glm_moe_dsa import tensor_shapes
+from glmserve.planning.subject import Subject
+from glmserve.planning.weights import check_layers, rank_bytes, weigh
+from glmserve.plugins import load_plugins
+from hypothesis import given
+from hypothesis import strategies as st
+
+from .glm53 import facts, kit, shape, shipped, stored_as
+
+RANKS = st.sampled_from([1, 2, 4, 8])
+
+
+@pytest.mark.parametrize(
+    ("tensor", "layer", "component", "split"),
+    [
+        ("model.embed_tokens.weight", "model.embed_tokens", Component.EMBEDDING, Split.REPLICATED),
+        ("lm_head.trellis", "lm_head", Component.HEAD, Split.ROWS),
+        ("model.norm.weight", "model.norm", Component.NORMS, Split.REPLICATED),
+        ("model.layers.3.self_attn.o_proj.suh", "model.layers.3.self_attn.o_proj", Component.ATTENTION, Split.COLUMNS),
+        (
+            "model.layers.3.self_attn.kv_a_layernorm.weight",
+            "model.layers.3.self_attn.kv_a_layernorm",
+            Component.NORMS,
+            Split.REPLICATED,
+        ),
+        (
+            "model.layers.3.self_attn.indexer.k_norm.bias",
+            "model.layers.3.self_attn.indexer.k_norm",
+            Component.INDEXER,
+            Split.REPLICATED,
+        ),
+        (
+            "model.layers.3.mlp.experts.7.up_proj.weight_scale_inv",
+            "model.layers.3.mlp.experts.7.up_proj",
+            Component.ROUTED,
+            Split.ROWS,
+        ),
+        ("model.layers.3.mlp.gate.weight", "model.layers.3.mlp.gate", Component.ROUTER, Split.REPLICATED),
+        (
+            "model.layers.3.mlp.gate.e_score_correction_bias",
+            "model.layers.3.mlp.gate.e_score_correction_bias",
+            Component.ROUTER,
+            Split.REPLICATED,
+        ),
+        ("model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.gate_proj", Component.DENSE_MLP, Split.ROWS),
+        ("model.layers.78.mlp.gate.weight", "model.layers.78.mlp.gate", Component.MTP, Split.REPLICATED),
+        ("rope_freqs.weight", "rope_freqs", Component.OTHER, Split.REPLICATED),
+    ],
+)
+def test_a_name_tells_layer_component_and_cut(tensor: str, layer: str, component: Component, split: Split) -> None:
+    assert layer_of(tensor) == layer
+    assert component_of(layer, 78) is component
+    assert split_of(layer) is split
+
+
+@given(tensor=RANKS)
+def test_every_byte_is_on_some_rank_and_only_replicated_ones_on_all(tensor: int) -> None:
+    for info in list(shipped().tensors.values())[:4000]:
+        held = rank_bytes(info, tensor)
+        assert info.nbytes <= held * tensor
+        assert held in (info.nbytes, math.ceil(info.nbytes / tensor))
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("q_b_proj.trellis", False),
+        ("q_b_proj.suh", True),
+        ("q_b_proj.svh", False),
+        ("o_proj.trellis", False),
+        ("o_proj.suh", False),
+        ("o_proj.svh", True),
+        ("q_a_proj.trellis", True),
+    ],
+)
+def test_a_cut_exl3_layer_keeps_the_scales_of_the_side_that_is_not_cut(name: str, whole: bool) -> None:
+    info = TensorInfo(f"model.layers.0.self_attn.{name}", (4096,), "F16", 8192)
+    assert rank_bytes(info, 4) == (8192 if whole else 2048)
+
+
+def test_more_ranks_hold_less_each() -> None:
+    held = [sum(part.rank_bytes for part in weigh(shipped(), ranks, None, shape())) for ranks in (1, 2, 4, 8)]
+    assert held == sorted(held, reverse=True)
+    assert held[0] == sum(info.nbytes for info in shipped().tensors.values())
+
+
+def test_parameters_are_those_of_the_model_however_it_is_stored() -> None:
+    counts = [
+        [part.parameters for part in weigh(checkpoint, 4, None, shape())]
+        for checkpoint in (shipped(), kit(2.75, 8, 6), stored_as(None), stored_as({"quant_method": "fp8"}))
+    ]
+    assert counts[1:] == counts[:1] * 3
+
+
+def test_an_installed_quantization_says_what_it_holds() -> None:
+    plain, fp8 = (weigh(stored_as(method), 1, Dense(), shape()) for method in (None, {"quant_method": "fp8"}))
+    for part, other in zip(plain, fp8, strict=True):
+        if part.component is Component.EMBEDDING:
+            assert part.rank_bytes == part.stored_bytes  # read from the file
+        else:
+            assert part.rank_bytes == 4 * part.parameters  # on this CPU, float32
+        assert other.rank_bytes == part.rank_bytes  # scales are part of their weight
+
+
+def test_heads_and_experts_have_to_divide_over_the_ranks() -> None:
+    with pytest.raises(ConfigError, match=r"^parallel\.tensor is 3, and the model's num_attention_heads of 64 cannot"):
+        Subject(shipped(), "", None, None).weights(3)
+
+
+def without(*endings: str) -> object:
+    checkpoint = kit(3.0, 4, 6)
+    kept = {name: info for name, info in checkpoint.tensors.items() if not layer_of(name).endswith(endings)}
+    changed = object.__new__(type(checkpoint))
+    changed.path, changed.config, changed.tensors = checkpoint.path, checkpoint.config, kept
+    return changed
+
+
+def test_headers_that_lack_a_layer_or_have_one_too_many_are_refused_by_name() -> None:
+    check_layers(shipped(), shape())
+    lacking = without("model.layers.5.mlp.gate", "lm_head")
+    with pytest.raises(CheckpointError, match=r"lacks layers: lm_head, model\.layers\.5\.mlp\.gate\.$"):
+        check_layers(lacking, shape())  # type: ignore[arg-type]
+    lacking.tensors = {**shipped().tensors, "model.stray.weight": TensorInfo("model.stray.weight", (1,), "F32", 4)}  # type: ignore[attr-defined]
+    with pytest.raises(CheckpointError, match=r"has unexpected layers: model\.stray\.$"):
+        check_layers(lacking, shape())  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_may_come_without_its_next_token_layer_but_not_with_a_part_of_it() -> None:
+    layers = tuple({layer_of(name) for name in tensor_shapes(shape()) if ".layers.78." in name})
+    check_layers(without(*layers), shape())  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match=r"lacks layers: model\.layers\.78\.eh_proj\.$"):
+        check_layers(without("78.eh_proj"), shape())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "float8_e4m3"])
+def test_an_installed_family_of_this_architecture_has_the_planned_cache_and_layers(kv_dtype: str) -> None:
+    plugins = load_plugins(environ={})
+    families = [f for f in plugins.all("family") if f.architectures & set(facts().config["architectures"])]
+    planned = tensor_shapes(shape())
+    for family in families:
+        info = family().describe(facts().config, kv_dtype)
+        sizes = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
+        held = sum(math.prod(paged.per_token) * sizes[paged.dtype] for paged in info.paged)
+        assert held == sum(entry.token_bytes for entry in Subject(shipped(), "", None, None).cache(kv_dtype, False))
+        for spec in info.linears:
+            for part, features in zip(spec.parts, spec.part_features, strict=True):
+                assert planned[f"{part}.weight"] == (features, spec.in_features)
