@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     # What of a profile `glmserve bundle` packs.
     "bundling": {"api", "assembly", "licensing", "profiles"},
     # May it start? The audit of a profile, asked by the command line before anything is loaded.
-    "clearance": {"api", "assembly", "licensing", "profiles"},
+    "clearance": {"api", "assembly", "licensing", "profiles", "store"},
     # Where profiles, plugins and the engine meet; the command line is its only user.
     "deployment": {"api", "plugins", "providers", "profiles", "engine", *BELOW_ENGINE},
     "cli": {
@@ -52,6 +52,7 @@ ALLOWED: dict[str, set[str]] = {
             "api",
             "assembly",
             "bench",
+            "bundling",
             "clearance",
             "deployment",
             "plugins",

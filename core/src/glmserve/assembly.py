@@ -20,7 +20,8 @@ from glmserve.licensing.acceptance import Ledger, default_file, read_ledger
 from glmserve.licensing.audit import Question, audit
 from glmserve.licensing.catalogue import Catalogue, load_catalogue
 from glmserve.licensing.evidence import Progress, gather
-from glmserve.licensing.installed import FoundManifest, closure, distributions, manifests
+from glmserve.licensing.installed.distributions import closure, distributions
+from glmserve.licensing.installed.manifests import FoundManifest, manifests
 from glmserve.licensing.pins import unpinned
 from glmserve.licensing.policy import LicensesSection, OrganisationPolicy, anchored, joined
 from glmserve.licensing.report import Component, Report
@@ -71,7 +72,7 @@ def assemble(
     section = anchored(profile.licenses, profile.directory)
     if policy is not None:
         section = joined(section, policy)
-    found = {f.manifest.id: f for f in manifests(python_paths)}
+    found = {f.manifest.id: f for f in manifests(python_paths, verify=progress is not None)}
     code = {*CODE, *selected_distributions(environ)}
     shipped = [f for f in found.values() if f.manifest.kind == "code" and f.distribution in code]
     components = [_gathered(f, f.root, progress) for f in shipped]
@@ -128,7 +129,8 @@ def _gathered(found: FoundManifest, root: Path | None, progress: Progress | None
         manifest = manifest.model_copy(update={"version": found.version})
     distribution = found.distribution if manifest.kind == "code" else ""
     gathered = gather(manifest, root, found.source, distribution=distribution, progress=progress)
-    return replace(gathered, findings=(*gathered.findings, *found.findings))
+    readings = (*gathered.readings, *found.readings)
+    return replace(gathered, findings=(*gathered.findings, *found.findings), readings=readings)
 
 
 def _named(found: Mapping[str, FoundManifest], id: str, key: str) -> FoundManifest:
@@ -182,7 +184,7 @@ def _undescribed(profile: Profile) -> Manifest:
         kind="weights",
         delivery="user-supplied" if isinstance(source, PathSource | PackageSource) else "fetch",
         origin=origin,
-        license=LicenseDeclaration(expression=declared, declared_at=profile.where("model.license")),
+        license=LicenseDeclaration(expression=declared, declared_at=f"model.license of profile {profile.profile.name}"),
     )
 
 

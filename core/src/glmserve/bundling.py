@@ -8,9 +8,9 @@ from pathlib import Path
 
 from glmserve.assembly import Assembly, assemble, audit_profile, catalogue_of
 from glmserve.licensing.audit import Question
-from glmserve.licensing.bundle import BundleInputs
+from glmserve.licensing.bundle.make import BundleInputs
+from glmserve.licensing.bundle.packing import PackedFile
 from glmserve.licensing.evidence import CARD, Progress
-from glmserve.licensing.packing import PackedFile
 from glmserve.licensing.policy import LicensesSection
 from glmserve.licensing.report import Component, Use
 from glmserve.profiles import Profile

@@ -1,4 +1,4 @@
-"""May this profile run, for the declared purpose? Asked before anything is fetched or loaded."""
+"""May this profile run, for the declared purpose, and may this source be fetched? Asked before either happens."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from glmserve.api import LicenseError
-from glmserve.assembly import assemble, audit_profile
+from glmserve.assembly import HUB, assemble, audit_profile
+from glmserve.licensing.acceptance import Ledger, default_file, read_ledger
 from glmserve.licensing.audit import Question
-from glmserve.licensing.report import Finding, Report, Row, Use, Verdict
+from glmserve.licensing.catalogue import Catalogue, load_catalogue
+from glmserve.licensing.expressions import licenses
+from glmserve.licensing.found import declared_tree, texts_to_accept
+from glmserve.licensing.installed.manifests import manifests
+from glmserve.licensing.report import Component, Finding, Report, Row, Use, Verdict
 from glmserve.profiles import Profile
+from glmserve.store.sources import HubSource, Source
 
 PURPOSES = {"noncommercial": Use.RUN_LOCAL, "commercial": Use.RUN_COMMERCIAL}
 
@@ -94,3 +100,34 @@ def _sentence(row: Row, finding: Finding) -> str:
 
 def _entry(row: Row, use: Use) -> dict[str, str]:
     return {"id": row.component.id, "license": row.declared, "verdict": row.rulings[use].verdict.slug}
+
+
+def clear_fetch(source: Source) -> str:
+    """What the licence of a source is, as a line to show before a byte is fetched; "" when no manifest describes it.
+
+    Raises LicenseError when the component has to be accepted first and is not.
+    """
+    if not isinstance(source, HubSource):
+        return ""
+    catalogue, ledger = load_catalogue(), read_ledger(default_file())
+    lines = []
+    for found in manifests():
+        manifest = found.manifest
+        origin = manifest.origin
+        if origin is None or (origin.url, origin.revision) != (f"{HUB}{source.repo}", source.revision):
+            continue
+        component = Component(manifest, found.source)
+        tree = declared_tree(component)
+        for license in licenses(tree) if tree is not None else ():
+            terms = catalogue.find(license)
+            lines.append(f"{manifest.id}: {license}. {terms.summary if terms is not None else 'Not in the catalogue.'}")
+        if manifest.policy.accept_before_fetch and not _accepted(component, catalogue, ledger):
+            raise LicenseError(
+                f"{lines[-1]} It has to be accepted before it is fetched: glmserve licenses accept {manifest.id}."
+            )
+    return "\n".join(lines)
+
+
+def _accepted(component: Component, catalogue: Catalogue, ledger: Ledger) -> bool:
+    texts = texts_to_accept(component, catalogue)
+    return all(ledger.state(component.manifest, str(license), text.sha256) == "valid" for license, text in texts)

@@ -109,7 +109,7 @@ def test_nothing_is_added_to_a_damaged_file(tmp_path: Path) -> None:
     write(path)
     path.write_text(path.read_text()[:-5])
     before = path.read_bytes()
-    with pytest.raises(ConfigError, match="move the file away"):
+    with pytest.raises(ConfigError, match="away and accept again"):
         write(path, 1)
     assert path.read_bytes() == before
 

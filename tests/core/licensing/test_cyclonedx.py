@@ -10,9 +10,9 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from glmserve.api import ConfigError, GlmserveError
-from glmserve.licensing.cyclonedx import document
-from glmserve.licensing.exports import serialise
 from glmserve.licensing.expressions import parse
+from glmserve.licensing.outputs.cyclonedx import document
+from glmserve.licensing.outputs.exports import serialise
 from glmserve.licensing.report import Report
 from hypothesis import HealthCheck, given, settings
 from packageurl import PackageURL
@@ -169,7 +169,7 @@ def test_the_schema_knows_every_identifier_that_an_expression_can_have() -> None
     assert sorted(part["licenses"][0]["license"]["id"] for part in parts) == identifiers
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(reports())
 def test_any_report_makes_a_valid_document(drawn: Report) -> None:
     bom = made(drawn)
@@ -178,7 +178,8 @@ def test_any_report_makes_a_valid_document(drawn: Report) -> None:
     assert len(bom["components"]) == len(drawn.rows)
     for part in bom["components"]:
         if "purl" in part:
-            assert PackageURL.from_string(part["purl"]).name
+            # The library lowers the versions of a hub, escapes included.
+            assert PackageURL.from_string(part["purl"]).to_string().lower() == part["purl"].lower()
         for entry in [*part.get("licenses", []), *part.get("evidence", {}).get("licenses", [])]:
             if "expression" in entry:
                 parse(entry["expression"])

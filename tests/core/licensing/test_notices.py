@@ -6,7 +6,8 @@ import random
 from dataclasses import replace
 
 import pytest
-from glmserve.licensing.notices import notice, third_party
+from glmserve.licensing.catalogue import load_catalogue
+from glmserve.licensing.outputs.notices import notice, third_party
 from glmserve.licensing.report import Report
 from hypothesis import HealthCheck, given, settings
 
@@ -31,10 +32,18 @@ def test_the_notice_of_an_installed_distribution_is_carried_too() -> None:
 
 def test_one_notice_of_several_stands_there_once_under_all_their_names() -> None:
     one = component("one", "code", "Apache-2.0", notices=(KERNELS,))
-    two = component("two", "code", "Apache-2.0", notices=(KERNELS.replace("\n", "\r\n"),))
+    two = component("two", "code", "Apache-2.0", notices=(f"\n{KERNELS}\n",))
     made = notice(report([row(one), row(two)]))
     assert made.count("The Kernel Authors") == 1
     assert "NOTICE of one and two\n" in made
+
+
+def test_notices_that_differ_at_all_are_both_carried() -> None:
+    windows = KERNELS.replace("\n", "\r\n")
+    one, two = (component(name, "code", "MIT", notices=(t,)) for name, t in (("one", KERNELS), ("two", windows)))
+    made = notice(report([row(one), row(two)]))
+    assert KERNELS.strip() in made
+    assert windows.strip() in made
 
 
 def test_creative_commons_gets_the_attribution_that_it_asks_for() -> None:
@@ -91,21 +100,50 @@ def test_each_distinct_text_stands_there_once_with_all_it_covers() -> None:
         row(component(name, "code", "MIT", texts=(text("LICENSE", MIT_TEXT),), attribution={"copyright": [name * 3]}))
         for name in ("one", "two")
     ]
-    made = third_party(report(rows), {"MIT": "unused"}.get)
+    made = third_party(report(rows), no_text)
     assert made.count("Permission is hereby granted") == 1
-    assert "For one and two.\n\n- oneoneone\n- twotwotwo\n\n```text\nMIT License\n" in made
-    assert "unused" not in made
+    assert (
+        "### LICENSE\n\nFor one (LICENSE) and two (LICENSE).\n\n- oneoneone\n- twotwotwo\n\n```text\nMIT License\n"
+        in made
+    )
+    assert "Without a text" not in made
 
 
 def test_the_catalogue_lends_the_texts_that_a_component_lacks() -> None:
-    lent = {"MIT": "mit text\n", "Apache-2.0": "apache text\n", "LLVM-exception": "never asked"}
+    lent = {"MIT": "mit text\n", "Apache-2.0 WITH LLVM-exception": "apache text with more\n"}
     rows = [
         row(component("bare", "code", "MIT OR GPL-3.0-only"), concluded="MIT"),
         row(component("with", "code", "Apache-2.0 WITH LLVM-exception")),
     ]
     made = third_party(report(rows), lent.get)
     assert "### MIT\n\nFor bare.\n\n```text\nmit text\n```" in made
-    assert "### Apache-2.0 WITH LLVM-exception\n\nFor with.\n\n```text\napache text\n```" in made
+    assert "### Apache-2.0 WITH LLVM-exception\n\nFor with.\n\n```text\napache text with more\n```" in made
+    assert "Without a text" not in made
+
+
+def test_a_text_without_its_exception_is_only_half_of_it() -> None:
+    rows = [row(component("with", "code", "Apache-2.0 WITH LLVM-exception"))]
+    made = third_party(report(rows), {"Apache-2.0": "apache text\n"}.get)
+    assert "### Apache-2.0\n\nFor with.\n\n```text\napache text\n```" in made
+    assert "- with: Apache-2.0 WITH LLVM-exception; ask its publisher for it." in made
+
+
+def test_a_text_that_is_recognised_is_titled_with_what_it_is_and_not_lent_again() -> None:
+    catalogue = load_catalogue()
+    mit = catalogue.text_of("MIT")
+    assert mit is not None
+    both = component("both", "code", "MIT AND Zlib", texts=(text("COPYING", f"Copyright (c) 2020 Somebody\n\n{mit}"),))
+    made = third_party(report([row(both)]), catalogue.text_of)
+    assert "### MIT\n\nFor both (COPYING).\n\n```text\nCopyright (c) 2020 Somebody\n" in made
+    assert "### Zlib\n\nFor both.\n" in made
+    assert made.count("### ") == 2
+
+
+def test_a_component_that_only_mentions_its_licence_gets_the_text() -> None:
+    mention = component("mention", "code", "MPL-2.0", texts=(text("LICENSE", "See the MPL 2.0.\n"),))
+    made = third_party(report([row(mention)]), {"MPL-2.0": "all of it\n"}.get)
+    assert "### LICENSE\n\nFor mention (LICENSE).\n\n```text\nSee the MPL 2.0.\n```" in made
+    assert "### MPL-2.0\n\nFor mention.\n\n```text\nall of it\n```" in made
 
 
 def test_several_licences_with_one_file_get_the_texts_of_each() -> None:

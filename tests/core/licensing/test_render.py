@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from glmserve.licensing.render import markdown, table
+from glmserve.licensing.outputs.render import markdown, table
 from glmserve.licensing.report import Report, Use, Verdict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

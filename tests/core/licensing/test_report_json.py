@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from glmserve.api import GlmserveError
-from glmserve.licensing.exports import serialise
+from glmserve.licensing.outputs.exports import serialise
+from glmserve.licensing.outputs.report_json import to_json
 from glmserve.licensing.report import Finding, Reason, Report, Verdict
-from glmserve.licensing.report_json import to_json
 from hypothesis import HealthCheck, given, settings
 
 from .generated import reports
@@ -53,6 +53,8 @@ def test_a_changed_file_shows_at_the_top() -> None:
     broken = replace(runtime(), findings=(changed,))
     assert to_json(report([row(broken)]))["intact"] is False
     assert to_json(p0())["intact"] is True
+    assert to_json(p0())["records_intact"] is True
+    assert to_json(replace(p0(), records_intact=False))["records_intact"] is False
 
 
 def test_the_versions_of_what_judged_stand_in_it() -> None:

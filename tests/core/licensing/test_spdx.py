@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from glmserve.api import ConfigError, GlmserveError
-from glmserve.licensing.exports import serialise
 from glmserve.licensing.expressions import licenses, parse
+from glmserve.licensing.outputs.exports import serialise
+from glmserve.licensing.outputs.spdx import document
 from glmserve.licensing.report import Report
-from glmserve.licensing.spdx import document
 from hypothesis import HealthCheck, given, settings
 from spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser import JsonLikeDictParser
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document

@@ -1,7 +1,8 @@
 """The public contract: all that a plugin may import of glmserve.
 
 `glmserve.api.components`, the model of licence manifests, belongs to it too; a plugin ships its manifest as a file and
-rarely needs the module.
+rarely needs the module. So does `glmserve.api.provenance`: whatever writes files that are made from a component leaves
+a record of their origin beside them.
 """
 
 from .caching import Match, Pages, PrefixCache

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -57,7 +58,8 @@ def write_origin(directory: Path, provenance: Provenance) -> Path:
             os.fsync(file.fileno())
         os.replace(temporary, target)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         if isinstance(error, OSError):
             raise GlmserveError(f"{target} cannot be written: {error.strerror or error}.") from None
         raise

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from glmserve.api import ConfigError
 
 if TYPE_CHECKING:
     from glmserve.assembly import Assembly
@@ -52,3 +55,13 @@ def catalogue_for(assembly: Assembly) -> Catalogue:
     from glmserve.assembly import catalogue_of
 
     return catalogue_of(assembly.section)
+
+
+def source_date_epoch() -> int | None:
+    """The seconds since 1970 that documents give as their time, when SOURCE_DATE_EPOCH says so. Raises ConfigError."""
+    stamp = os.environ.get("SOURCE_DATE_EPOCH")
+    if stamp is None:
+        return None
+    if not (stamp.isascii() and stamp.isdigit()):
+        raise ConfigError(f"SOURCE_DATE_EPOCH is {stamp!r}; it has to be a number of seconds, or unset.")
+    return int(stamp)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -13,7 +11,7 @@ import click
 
 from glmserve.api import ConfigError
 
-from .audited import assembly_options, audited, catalogue_for
+from .audited import assembly_options, audited, catalogue_for, source_date_epoch
 
 if TYPE_CHECKING:
     from glmserve.licensing.catalogue import Catalogue
@@ -236,7 +234,7 @@ def verify_command(
 def check_wheel_command(context: click.Context, wheels: tuple[Path, ...]) -> None:
     """Check wheels before they are published: expression, licence texts, RECORD, no weights."""
     from glmserve.licensing.report import INTEGRITY, Verdict
-    from glmserve.licensing.wheel import check_wheel
+    from glmserve.licensing.wheel.check import check_wheel
 
     code = 0
     for wheel in wheels:
@@ -267,7 +265,7 @@ def notices_command(
 ) -> None:
     """Write the NOTICE of PROFILE, and a table with every licence text that its parts need."""
     from glmserve.licensing.audit import Question
-    from glmserve.licensing.notices import notice, third_party
+    from glmserve.licensing.outputs.notices import notice, third_party
 
     assembly, report = audited(profile, Question(), policy_file, drafter, overrides)
     text = notice(report)
@@ -280,24 +278,24 @@ def notices_command(
 
 
 def _print(report: Report, form: str, catalogue: Catalogue) -> None:
-    from glmserve.licensing import cyclonedx, spdx
-    from glmserve.licensing.render import markdown, table
-    from glmserve.licensing.report_json import to_json
+    from glmserve.licensing.outputs import cyclonedx, spdx
+    from glmserve.licensing.outputs.exports import serialise
+    from glmserve.licensing.outputs.render import markdown, table
+    from glmserve.licensing.outputs.report_json import to_json
 
     if form == "table":
         click.echo(table(report, shutil.get_terminal_size((PIPE_WIDTH, 0)).columns), nl=False)
     elif form == "markdown":
         click.echo(markdown(report), nl=False)
     else:
-        stamp = os.environ.get("SOURCE_DATE_EPOCH", "")
-        epoch = int(stamp) if stamp.isdigit() else None
+        epoch = source_date_epoch()
         if form == "json":
             document = to_json(report)
         elif form == "spdx":
             document = spdx.document(report, catalogue.text_of, epoch=epoch)
         else:
             document = cyclonedx.document(report, catalogue.text_of, epoch=epoch)
-        click.echo(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False))
+        click.echo(serialise(document), nl=False)
 
 
 def _exit_code(report: Report, fail_on: str) -> int:

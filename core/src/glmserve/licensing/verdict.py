@@ -21,6 +21,9 @@ from .pins import unpinned
 from .report import INTEGRITY, Component, Finding, Reason, Use, Verdict
 from .terms import Change, Purpose, judge_gate, judge_terms
 
+INHERITED = "from "
+"""How the message of a finding begins that an ancestor's terms make."""
+
 
 def worst(findings: Sequence[Finding]) -> Verdict:
     return max((finding.verdict for finding in findings), default=Verdict.ALLOW)
@@ -30,12 +33,16 @@ def judge(case: Case, component: Component, use: Use) -> list[Finding]:
     """All findings of a component under a use, worst first; the verdict is `worst` of them."""
     found = _judge(case, component, use, Change.NONE, ())
     if component.manifest.kind == "drafter" and not use.shares:
-        # The way out that needs nobody's consent comes first.
-        found = [
-            replace(f, remedies=(*case.drafters, *f.remedies)) if f.verdict > Verdict.CONDITIONS else f for f in found
-        ]
+        found = [_with_ways_out(f, case.drafters) for f in found]
     unique = {(f.code, f.message): f for f in sorted(found, key=lambda f: f.verdict)}
     return sorted(unique.values(), key=lambda f: (-f.verdict, f.code, f.message))
+
+
+def _with_ways_out(finding: Finding, drafters: tuple[str, ...]) -> Finding:
+    """Ways out that need nobody's consent come first. What the target's own terms ask, no other drafter answers."""
+    if finding.verdict <= Verdict.CONDITIONS or finding.message.startswith(INHERITED):
+        return finding
+    return replace(finding, remedies=(*drafters, *finding.remedies))
 
 
 def conclude(case: Case, component: Component) -> Expression | None:
@@ -119,9 +126,8 @@ def _ancestor(
 
 
 def _of(ancestor: Component, finding: Finding) -> Finding:
-    prefix = f"from {ancestor.id}"
-    already = finding.message.startswith("from ")
-    return finding if already else replace(finding, message=f"{prefix}: {finding.message}")
+    already = finding.message.startswith(INHERITED)
+    return finding if already else replace(finding, message=f"{INHERITED}{ancestor.id}: {finding.message}")
 
 
 def _choice(component: Component) -> Expression | None:

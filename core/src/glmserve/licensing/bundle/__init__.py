@@ -1,0 +1,1 @@
+"""Archives of what may be passed on, with stubs for the rest."""

@@ -1,0 +1,1 @@
+"""What bytes are: weights, archives, and what hides in them."""

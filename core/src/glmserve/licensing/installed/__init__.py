@@ -1,0 +1,1 @@
+"""Installed Python distributions: what they declare, carry and need, read without importing them."""

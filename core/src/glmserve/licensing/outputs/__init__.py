@@ -1,0 +1,1 @@
+"""Every form of a report: tables, Markdown, JSON, SBOMs and notices."""

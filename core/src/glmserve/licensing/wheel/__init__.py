@@ -1,0 +1,1 @@
+"""The gate for wheels before they are published."""
