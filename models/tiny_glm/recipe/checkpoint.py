@@ -130,6 +130,7 @@ def write(trunk: Model, mtp: Mtp, directory: Path = CHECKPOINT) -> None:
         for name, tensor in published(trunk, mtp).items()
     }
     save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
+    (directory / WEIGHTS).chmod(0o644)  # the library makes it private
     generation = {"do_sample": True, "temperature": 1.0, "top_p": 0.95, "eos_token_id": stops, "pad_token_id": stops[0]}
     for name, content in {"config.json": config_json(CONFIG, stops), "generation_config.json": generation}.items():
         (directory / name).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
