@@ -159,9 +159,12 @@ def causal(tokens: int) -> Tensor:
 
 
 def select(scores: Tensor, count: int) -> Tensor:
-    """Which keys are among the `count` best of those up to the query itself."""
+    """Which keys are among the `count` best of those up to the query itself. Of equal ones the earlier is better.
+
+    Scores that are equal do occur: where no head's product is positive, they are 0 exactly.
+    """
     mask = causal(scores.shape[-1])
-    best = scores.masked_fill(~mask, -torch.inf).topk(count, -1).indices
+    best = scores.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True, stable=True).indices[..., :count]
     return torch.zeros_like(mask.expand_as(scores)).scatter(-1, best, True) & mask
 
 
