@@ -11,11 +11,11 @@ export OMP_WAIT_POLICY := passive
 
 env: $(STAMP)
 
-$(STAMP): core/pyproject.toml licenses/pyproject.toml constraints.txt requirements-dev.txt
+$(STAMP): core/pyproject.toml licenses/pyproject.toml models/tiny_glm/pyproject.toml constraints.txt requirements-dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -r requirements-dev.txt -e licenses -e core
+	$(BIN)/python -m pip install --quiet -c constraints.txt -r requirements-dev.txt -e licenses -e core -e models/tiny_glm
 	touch $@
 
 run: env

@@ -18,7 +18,7 @@ DISTRIBUTIONS = [
 
 
 def test_there_is_something_to_build() -> None:
-    assert {"core", "licenses"} <= {folder.name for folder in DISTRIBUTIONS}
+    assert {"core", "licenses", "tiny_glm"} <= {folder.name for folder in DISTRIBUTIONS}
 
 
 @pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=lambda folder: folder.name)

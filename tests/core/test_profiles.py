@@ -81,7 +81,8 @@ def test_a_wrong_key_is_told_with_its_line_and_the_nearest_right_name(tmp_path: 
 
 def test_a_missing_key_is_told_with_what_it_is_for(tmp_path: Path) -> None:
     assert refusal(tmp_path, '\n[model]\nserved_name = "m"\n') == (
-        "my.toml:2: model.source is missing; it is hf:org/repo@revision, path:DIR or pypi:package==version/file."
+        "my.toml:2: model.source is missing; it is hf:org/repo@revision, path:DIR, package:name/DIR or "
+        "pypi:package==version/file."
     )
     assert refusal(tmp_path, "") == "my.toml:1: model is missing; it is a section with keys of its own."
 

@@ -30,7 +30,7 @@ from glmserve.nearest import nearest
 from glmserve.plugins import PROJECT, selected_distributions
 from glmserve.profiles import Profile
 from glmserve.store.pull import locate
-from glmserve.store.sources import HubSource, PathSource, PypiSource, parse_source
+from glmserve.store.sources import HubSource, PackageSource, PathSource, PypiSource, parse_source
 
 CODE = ("glmserve", "glmserve-licenses")
 """The distributions that are part of every assembly; the rest of its code are the selected plugins."""
@@ -157,9 +157,15 @@ def _model(profile: Profile, found: Mapping[str, FoundManifest], progress: Progr
 
 
 def _root_of_model(profile: Profile) -> Path | None:
-    """The directory that holds the model's files, or None when it is not on this machine."""
+    """What paths in the manifests of the model's parts are relative to, or None when it is not on this machine.
+
+    That is the directory that holds the model's files, and of a model in a package the package's.
+    """
     try:
-        path = locate(parse_source(profile.model.source), profile.model.sha256 or None)
+        source = parse_source(profile.model.source)
+        path = locate(source, profile.model.sha256 or None)
+        if isinstance(source, PackageSource):
+            return source.root()
     except GlmserveError:
         return None  # a path that does not exist yet; whoever runs the profile is told
     if path is None:
@@ -182,7 +188,7 @@ def _undescribed(profile: Profile) -> Manifest:
         id="model",
         name=profile.model.served_name,
         kind="weights",
-        delivery="user-supplied" if isinstance(source, PathSource) else "fetch",
+        delivery="user-supplied" if isinstance(source, PathSource | PackageSource) else "fetch",
         origin=origin,
         license=LicenseDeclaration(expression=declared, declared_at=f"model.license of profile {profile.profile.name}"),
     )

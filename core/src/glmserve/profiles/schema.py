@@ -28,7 +28,7 @@ class About(Section):
 
 
 class ModelSection(Section):
-    source: Text = Field(description="hf:org/repo@revision, path:DIR or pypi:package==version/file.")
+    source: Text = Field(description="hf:org/repo@revision, path:DIR, package:name/DIR or pypi:package==version/file.")
     sha256: str = Field(
         "", pattern=r"^([0-9a-f]{64})?$", description="Digest of the file, for sources that are one file."
     )

@@ -17,7 +17,7 @@ from glmserve.api import IntegrityError, SourceError
 
 from . import hub, pypi
 from .download import Progress, create, disk_errors, make_private, publish, sha256_of, write_all
-from .sources import HubSource, PathSource, PypiSource, Source, parse_source
+from .sources import HubSource, PackageSource, PathSource, PypiSource, Source, parse_source
 
 MANIFEST = "manifest.json"
 LOCK = ".lock"
@@ -45,16 +45,10 @@ def locate(source: Source, sha256: str | None = None) -> Path | None:
     Raises SourceError for a path that does not exist and for a pin that cannot be checked, IntegrityError for a file
     whose digest is not `sha256`.
     """
+    if isinstance(source, PackageSource):
+        return _in_place(source.root() / source.member, sha256)
     if isinstance(source, PathSource):
-        if not source.path.exists():
-            raise SourceError(f"{source.path} does not exist; correct the path, or fetch a model with `glmserve pull`.")
-        if sha256 and source.path.is_dir():
-            raise SourceError(
-                f"{source.path} is a directory and a sha256 pins one file; name the file, or drop the pin."
-            )
-        if sha256 and _digest(source.path) != sha256:
-            raise IntegrityError(f"{source.path} does not have the pinned sha256 {sha256}.")
-        return source.path
+        return _in_place(source.path, sha256)
     if sha256 and isinstance(source, HubSource):
         raise SourceError(f"A sha256 pins one file, and {source} is many, each pinned by the commit; drop the sha256.")
     directory = _directory(source)
@@ -74,6 +68,17 @@ def locate(source: Source, sha256: str | None = None) -> Path | None:
     return directory / name
 
 
+def _in_place(path: Path, sha256: str | None) -> Path:
+    """A file or directory that is used where it is."""
+    if not path.exists():
+        raise SourceError(f"{path} does not exist; correct the path, or fetch a model with `glmserve pull`.")
+    if sha256 and path.is_dir():
+        raise SourceError(f"{path} is a directory and a sha256 pins one file; name the file, or drop the pin.")
+    if sha256 and _digest(path) != sha256:
+        raise IntegrityError(f"{path} does not have the pinned sha256 {sha256}.")
+    return path
+
+
 def pull(source: Source, sha256: str | None = None, progress: Progress | None = None) -> Path:
     """Fetch what is not here yet; return the file or directory. What is here already costs no network.
 
@@ -82,7 +87,7 @@ def pull(source: Source, sha256: str | None = None, progress: Progress | None = 
     found = locate(source, sha256)
     if found is not None:
         return found
-    assert not isinstance(source, PathSource)
+    assert not isinstance(source, PathSource | PackageSource)
     with _locked(source, progress) as directory:
         if locate(source, sha256) is None:
             _fetch(source, directory, progress)
@@ -106,8 +111,8 @@ def stored() -> tuple[list[Source], list[Path]]:
 
 def verify(source: Source, progress: Progress | None = None) -> list[Broken]:
     """Hash every stored file of a fetched source again. Raises SourceError when it was never fetched."""
-    if isinstance(source, PathSource):
-        raise SourceError(f"{source.path} is not in the store: there is no digest on record to compare it with.")
+    if isinstance(source, PathSource | PackageSource):
+        raise SourceError(f"{source} is not in the store: there is no digest on record to compare it with.")
     directory = _directory(source)
     manifest = _manifest(directory)
     if manifest is None:
@@ -125,7 +130,7 @@ def verify(source: Source, progress: Progress | None = None) -> list[Broken]:
 def repair(source: Source, progress: Progress | None = None) -> list[Broken]:
     """Fetch again only what `verify` finds broken, and what a cut-off fetch lacks; returns what was broken."""
     broken = verify(source, progress)
-    if broken and not isinstance(source, PathSource):
+    if broken and not isinstance(source, PathSource | PackageSource):
         with _locked(source, progress) as directory:
             # Again, now that no one else is at it: another process may have repaired it in the meantime.
             broken = verify(source, progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from glmserve.api import SourceError
 
 _HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>.+))?")
+_PACKAGE = re.compile(r"(?P<package>[A-Za-z_]\w*)/(?P<member>.+)", re.ASCII)
 _PYPI = re.compile(r"(?P<package>[A-Za-z0-9][\w.-]*)==(?P<version>[\w.!+-]+)/(?P<member>.+)")
 
 
@@ -45,15 +47,41 @@ class PypiSource:
         return f"pypi:{self.package}=={self.version}/{self.member}"
 
 
-Source = HubSource | PathSource | PypiSource
+@dataclass(frozen=True)
+class PackageSource:
+    """A file or directory inside an installed Python package, used where it is; nothing of the package is imported."""
+
+    package: str
+    """Its import name, of one part."""
+    member: str
+
+    def __str__(self) -> str:
+        return f"package:{self.package}/{self.member}"
+
+    def root(self) -> Path:
+        """The package's directory. Raises SourceError when it is not installed."""
+        try:
+            spec = importlib.util.find_spec(self.package)
+        except (ImportError, ValueError):
+            spec = None
+        places = list(spec.submodule_search_locations or ()) if spec is not None else []
+        if not places:
+            distribution = self.package.replace("_", "-")
+            raise SourceError(f"The package {self.package} is not installed here; pip install {distribution}.")
+        return Path(places[0])
+
+
+Source = HubSource | PathSource | PypiSource | PackageSource
 """`parse_source(str(source))` is the same source again."""
 
 
 def parse_source(text: str) -> Source:
-    """Read `hf:org/repo@commit`, `path:DIR` or `pypi:package==version/file`. Raises SourceError."""
+    """Read `hf:org/repo@commit`, `path:DIR`, `package:name/DIR` or `pypi:package==version/file`. Raises SourceError."""
     kind, _, rest = text.partition(":")
     if kind == "path" and rest:
         return PathSource(Path(rest).expanduser())
+    if kind == "package" and (match := _PACKAGE.fullmatch(rest)) and ".." not in match["member"].split("/"):
+        return PackageSource(match["package"], match["member"])
     if kind == "pypi" and (match := _PYPI.fullmatch(rest)) and ".." not in match["member"].split("/"):
         return PypiSource(match["package"], match["version"], match["member"])
     if kind == "hf" and (match := _HUB.fullmatch(rest)):
@@ -65,5 +93,6 @@ def parse_source(text: str) -> Source:
             )
         return HubSource(match["repo"], revision)
     raise SourceError(
-        f"{text!r} is not a model source; write hf:org/repo@commit, path:DIR or pypi:package==version/file."
+        f"{text!r} is not a model source; write hf:org/repo@commit, path:DIR, package:name/DIR or "
+        "pypi:package==version/file."
     )
