@@ -73,9 +73,7 @@ def lonely(model: Any, pools: dict[str, torch.Tensor], rows: Rows) -> torch.Tens
 
 
 @pytest.mark.parametrize("kv_dtype", KV_TYPES)
-def test_windows_of_1_to_8_rows_have_the_bits_of_their_rows_alone(
-    directory: Path, threads: int, kv_dtype: str
-) -> None:
+def test_windows_of_1_to_8_rows_have_the_bits_of_their_rows_alone(directory: Path, threads: int, kv_dtype: str) -> None:
     """Pitfall 18: odd draft counts. Starts lie around the selection size and page edges."""
     model, choose = load(directory, kv_dtype), random.Random(0)
     topk = model.config.index_topk
@@ -95,17 +93,14 @@ def test_batches_of_windows_have_the_bits_of_their_rows_alone(directory: Path, t
         pools = new_pools(model, PAGES, seed=count)
         lengths = [5, 8, 8][:count] + [choose.choice((1, 1, 3)) for _ in range(count - 3)]
         segments = [
-            window(some(choose, n), choose.randrange(180), list(range(6 * i, 6 * i + 6)))
-            for i, n in enumerate(lengths)
+            window(some(choose, n), choose.randrange(180), list(range(6 * i, 6 * i + 6))) for i, n in enumerate(lengths)
         ]
         expected = torch.cat([lonely(model, pools, rows) for rows in segments])
         assert torch.equal(forward(model, pools, *segments), expected)
 
 
 @pytest.mark.parametrize("kv_dtype", KV_TYPES)
-def test_neither_pages_nor_what_others_left_in_them_change_a_bit(
-    directory: Path, threads: int, kv_dtype: str
-) -> None:
+def test_neither_pages_nor_what_others_left_in_them_change_a_bit(directory: Path, threads: int, kv_dtype: str) -> None:
     model, choose = load(directory, kv_dtype), random.Random(2)
     tokens = some(choose, 150)
     outcomes = []
@@ -157,9 +152,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return load(made)
 
 
-def test_streamed_scoring_selects_what_scoring_at_once_selects(
-    small: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streamed_scoring_selects_what_scoring_at_once_selects(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens, outcomes = some(random.Random(4), 300), []
     for span in (PAGE_TOKENS, 3 * PAGE_TOKENS, 10_000):
         monkeypatch.setattr(indexer, "SPAN_KEYS", span)
