@@ -35,7 +35,8 @@ def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     site = tmp_path / "site"
     files = {"ncpart/components/part.toml": wheels.manifest("nc-drafter", "drafter", "CC-BY-NC-ND-4.0")}
     entry = {"ncpart-1.0.dist-info/entry_points.txt": wheels.entry_point("ncpart")}
-    wheels.install(site, {**wheels.contents("ncpart"), **files, **entry})
+    distribution = wheels.contents("ncpart", expression="CC-BY-NC-ND-4.0", texts={"LICENSE": wheels.CC_BY_NC_ND})
+    wheels.install(site, {**distribution, **files, **entry})
     monkeypatch.setenv("PYTHONPATH", str(site))
     path = tmp_path / "profile.toml"
     path.write_text(PROFILE)

@@ -2,87 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
-import tarfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from glmserve.cli.main import main
 
 from . import wheels
-
-GLM_COMPONENTS = 'model = ["glm-5.3", "glm-5.3-tokenizer", "glm-5.3-template"]'
-
-
-@dataclass(frozen=True)
-class Ran:
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ran]
-
-
-@pytest.fixture
-def glmserve(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """The command in this process, with a store and acceptances of its own and without a terminal."""
-    monkeypatch.setenv("GLMSERVE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115 - the test's end closes it
-
-    def run(*args: str | Path) -> Ran:
-        with pytest.raises(SystemExit) as ended:
-            main([str(arg) for arg in args])
-        captured = capsys.readouterr()
-        code = ended.value.code
-        assert isinstance(code, int)
-        assert "Traceback" not in captured.out + captured.err
-        return Ran(code, captured.out, captured.err)
-
-    return run
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory on the path, to install made-up distributions into."""
-    directory = tmp_path / "site"
-    directory.mkdir()
-    monkeypatch.syspath_prepend(str(directory))
-    return directory
-
-
-def profile(
-    tmp_path: Path, components: str = GLM_COMPONENTS, tail: str = "", license: str = "LicenseRef-GLM-5.3"
-) -> Path:
-    """P0 of the specification, or what `components` says."""
-    path = tmp_path / "p.toml"
-    path.write_text(
-        f'[profile]\nname = "p"\n[model]\nsource = "path:{tmp_path / "nowhere"}"\nserved_name = "m"\n'
-        f'license = "{license}"\n[components]\n{components}\n{tail}'
-    )
-    return path
-
-
-def with_drafter(tmp_path: Path, tail: str = "") -> Path:
-    """P1 of the specification."""
-    components = f'{GLM_COMPONENTS}\ndrafters.dflash2 = ["drafter-glm53-dflash2"]'
-    return profile(tmp_path, components, f'[drafter]\nname = "dflash2"\n{tail}')
-
-
-def audited(
-    glmserve: Run, path: Path | str, use: str, *options: str | Path, code: int = 0
-) -> tuple[str, dict[str, set[str]]]:
-    """(verdict of the whole, component -> reason codes) of one use, from the JSON."""
-    ran = glmserve("licenses", path, "--use", use, "--format", "json", *options)
-    assert ran.code == code, ran.err or ran.out
-    report = json.loads(ran.out)
-    reasons = {c["id"]: {f["code"] for f in c["uses"][use]["findings"]} for c in report["components"]}
-    return report["verdicts"][use], reasons
+from .commands import Run, audited, cc_token, manifest_site, profile, weights, with_drafter
 
 
 def test_a01_to_a04_the_gate_of_glm(glmserve: Run, tmp_path: Path) -> None:
@@ -125,12 +54,6 @@ def test_a12_counting_what_is_fetched_shows_the_projects_own_decision(glmserve: 
     assert "NO_REDISTRIBUTE" not in reasons["drafter-glm53-dflash2"]
 
 
-def manifest_site(site: Path, *manifests: tuple[str, bytes], name: str = "parts", entries: bytes = b"") -> None:
-    files = {f"{name}/components/{id}.toml": data for id, data in manifests}
-    entry = {f"{name}-1.0.dist-info/entry_points.txt": wheels.entry_point(name) + entries}
-    wheels.install(site, {**wheels.contents(name), **files, **entry})
-
-
 def test_a25_a_choice_that_is_no_branch_is_exit_code_2(glmserve: Run, tmp_path: Path, site: Path) -> None:
     data = wheels.manifest("part", "weights", "MIT OR GPL-3.0-only").replace(
         b"[license]", b'[license]\nchoice = "BSD-3-Clause"'
@@ -146,16 +69,6 @@ def test_a34_what_is_no_expression_is_exit_code_1(glmserve: Run, tmp_path: Path,
     path = profile(tmp_path, "", license=expression or "unknown")
     verdict, _ = audited(glmserve, path, "run-local", code=1)
     assert verdict == "unknown"
-
-
-def weights(tmp_path: Path, data: bytes, recorded: bytes) -> tuple[Path, bytes]:
-    model = tmp_path / "nowhere"
-    model.mkdir(exist_ok=True)
-    (model / "w.bin").write_bytes(data)
-    digest = hashlib.sha256(recorded).hexdigest()
-    files = f'[[files]]\npath = "w.bin"\nsha256 = "{digest}"\nsize = {len(recorded)}\n'
-    copyright = '[attribution]\ncopyright = ["Somebody"]\n'
-    return profile(tmp_path, 'model = ["part"]'), wheels.manifest("part", "weights", "MIT", copyright + files)
 
 
 def test_a42_weights_that_changed_by_one_byte_are_exit_code_3_whatever_fails(
@@ -323,16 +236,6 @@ def test_a59_spdx_validates_and_says_that_a_text_is_not_shipped(glmserve: Run, t
     assert extracted["extractedText"]
 
 
-def cc_token() -> str:
-    from glmserve.licensing.expressions import License
-
-    from .parts import CATALOGUE
-
-    text = CATALOGUE.text(License("CC-BY-NC-ND-4.0"))
-    assert text is not None
-    return f"CC-BY-NC-ND-4.0@sha256:{text.sha256[:12]}"
-
-
 @pytest.mark.parametrize(
     "token", [None, "CC-BY-NC-ND-4.0", "CC-BY-NC-ND-4.0@sha256:000000000000", "MIT@sha256:" + "0" * 12]
 )
@@ -446,122 +349,3 @@ def test_a_drafter_is_not_fetched_before_its_licence_was_shown_and_accepted(
     ran = glmserve("pull", source)
     assert ran.code == 3  # asked for, and nobody answered
     assert "drafter-glm53-dflash2: CC-BY-NC-ND-4.0." in ran.err
-
-
-def test_a12_a_strict_bundle_is_refused_for_the_projects_decision_and_leaves_no_file(
-    glmserve: Run, tmp_path: Path
-) -> None:
-    out = tmp_path / "out.tar"
-    ran = glmserve("bundle", with_drafter(tmp_path), "-o", out, "--use", "redistribute-image", "--strict")
-    assert ran.code == 1
-    assert "drafter-glm53-dflash2 (CC-BY-NC-ND-4.0): PROJECT_POLICY" in ran.err
-    assert [path.name for path in tmp_path.iterdir() if path.suffix in (".tar", ".partial")] == []
-
-
-def test_a13_a_bundle_with_stubs_pins_the_drafter_and_holds_none_of_it(glmserve: Run, tmp_path: Path) -> None:
-    out = tmp_path / "out.tar"
-    ran = glmserve("bundle", with_drafter(tmp_path), "-o", out, "--use", "redistribute-image", "--stub")
-    assert ran.code == 0, ran.err
-    with tarfile.open(out) as archive:
-        names = archive.getnames()
-        stub = json.loads(read(archive, "stubs/drafter-glm53-dflash2.fetch.json"))
-        sbom = json.loads(read(archive, "sbom.cdx.json"))
-    assert not [name for name in names if name.startswith("components/drafter")]
-    assert stub["origin"]["revision"] == "425aa615ce320caac34400208b30808c8f14f76c"
-    assert stub["license"]["url"].startswith("https://huggingface.co/incoai/")
-    assert len(stub["license"]["texts"][0]["sha256"]) == 64
-    assert stub["accept_required"] is True
-    incomplete = [ref for c in sbom["compositions"] if c["aggregate"] == "incomplete" for ref in c["assemblies"]]
-    (drafter,) = [c["bom-ref"] for c in sbom["components"] if "dflash2" in c["name"].lower()]
-    assert drafter in incomplete
-    assert glmserve("bundle", "verify", out).code == 0
-    damaged = bytearray(out.read_bytes())
-    damaged[len(damaged) // 2] ^= 1
-    out.write_bytes(damaged)
-    assert glmserve("bundle", "verify", out).code == 3
-
-
-def test_a47_a_file_that_no_component_owns_refuses_the_bundle(glmserve: Run, tmp_path: Path, site: Path) -> None:
-    path, manifest = weights(tmp_path, b"weights", b"weights")
-    manifest_site(site, ("part", manifest.replace(b'delivery = "bundled"', b'delivery = "user-supplied"')))
-    out = tmp_path / "out.tar"
-    assert glmserve("bundle", path, "-o", out, "--use", "publish-weights").code == 0
-    out.unlink()
-    (tmp_path / "nowhere" / "stray").write_bytes(b"0123456789")
-    ran = glmserve("bundle", path, "-o", out, "--use", "publish-weights")
-    assert ran.code == 1
-    assert "UNOWNED_FILE" in ran.err
-    assert not out.exists()
-
-
-def test_the_local_profile_is_bundled_with_its_weights(glmserve: Run, tmp_path: Path, smollm2: Path) -> None:
-    out = tmp_path / "out.tar"
-    options = ["--set", f"model.source=path:{smollm2}", "--use", "publish-weights"]
-    ran = glmserve("bundle", "local", "-o", out, *options)
-    assert ran.code == 0, ran.err
-    assert out.stat().st_size > 98_000_000
-    with tarfile.open(out) as archive:
-        assert "Apache License" in read(archive, "LICENSES/Apache-2.0.txt").decode()
-    assert glmserve("bundle", "verify", out).code == 0
-
-
-def read(archive: tarfile.TarFile, name: str) -> bytes:
-    file = archive.extractfile(name)
-    assert file is not None
-    return file.read()
-
-
-LONG = "9" * 5000
-"""More digits than Python makes a number of."""
-PAPER = f'document = "a\\u0000b"\nsha256 = "{"0" * 64}"\n'
-GRANT = f'[[grants]]\ncomponent = "x"\nrevisions = ["x"]\nuses = ["run-local"]\nlicensor = "x"\n{PAPER}'
-
-
-@pytest.mark.parametrize("policy", [f"service = {LONG}\n", 'catalogue = ["a\\u0000b"]\n'])
-def test_numbers_and_names_that_cannot_be_are_exit_code_2(glmserve: Run, tmp_path: Path, policy: str) -> None:
-    file = tmp_path / "policy.toml"
-    file.write_text(policy)
-    assert glmserve("licenses", profile(tmp_path), "--policy", file).code == 2
-
-
-def test_a_number_that_is_too_long_is_exit_code_2_in_a_profile_too(glmserve: Run, tmp_path: Path) -> None:
-    assert glmserve("licenses", profile(tmp_path, tail=f"[engine]\nmax_queue = {LONG}\n")).code == 2
-    assert glmserve("licenses", profile(tmp_path), "--set", f"engine.max_queue={LONG}").code == 2
-
-
-def test_a_grant_whose_document_cannot_be_a_file_grants_nothing(glmserve: Run, tmp_path: Path) -> None:
-    file = tmp_path / "policy.toml"
-    file.write_text(GRANT.replace('component = "x"', 'component = "drafter-glm53-dflash2"'))
-    verdict, reasons = audited(glmserve, with_drafter(tmp_path), "run-local", "--policy", file, code=3)
-    assert verdict != "allow"
-    assert "HASH_MISMATCH" in reasons["drafter-glm53-dflash2"]
-
-
-@pytest.mark.parametrize("how", [["--drafter", "dflash"], ["--set", "drafter.name=dflsh2"]])
-def test_a_misspelt_drafter_does_not_leave_its_terms_out(glmserve: Run, tmp_path: Path, how: list[str]) -> None:
-    ran = glmserve("licenses", with_drafter(tmp_path), "--use", "run-commercial", *how)
-    assert ran.code == 2
-    assert "did you mean 'dflash2'" in ran.err
-
-
-def test_a_directory_without_packages_is_no_environment_that_is_allowed(glmserve: Run, tmp_path: Path) -> None:
-    ran = glmserve("licenses", profile(tmp_path, ""), "--env", "--python", tmp_path)
-    assert ran.code == 2
-    assert "No package is installed in" in ran.err
-
-
-def test_a65_every_token_has_to_hold(glmserve: Run) -> None:
-    ran = glmserve("licenses", "accept", "drafter-glm53-dflash2", "--accept", cc_token(), "--accept", "MIT")
-    assert ran.code == 2
-    assert "Recorded" not in ran.err
-
-
-@pytest.mark.parametrize("second", ["CC-BY-NC-4.0", "no SPDX expression"])
-def test_every_licence_tag_of_a_plugin_file_counts(glmserve: Run, tmp_path: Path, second: str) -> None:
-    tag = "# SPDX-License-Identifier:"
-    (tmp_path / "extra.py").write_text(f"{tag} MIT\nx = 1\n{tag} {second}\n")
-    verdict, _ = audited(
-        glmserve, profile(tmp_path, tail='[plugins]\nfiles = ["extra.py"]\n[licenses.facts]\nmaas_business = false\n'),
-        "run-commercial", code=1,
-    )  # fmt: skip
-    assert verdict == ("deny" if second == "CC-BY-NC-4.0" else "unknown")
