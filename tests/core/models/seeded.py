@@ -44,9 +44,13 @@ def sums(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
 def write_seeded(directory: Path, config: Mapping[str, Any], seed: int = SEED) -> Tensors:
     tensors = seeded_tensors(read_config(config), seed)
+    write(directory, config, tensors)
+    return tensors
+
+
+def write(directory: Path, config: Mapping[str, Any], tensors: Tensors) -> None:
     save_file(tensors, directory / "model.safetensors")
     (directory / "config.json").write_text(json.dumps(config), "utf-8")
-    return tensors
 
 
 def seeded_tensors(config: GlmConfig, seed: int = SEED) -> Tensors:
