@@ -9,7 +9,7 @@ pairs in both places.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,11 +20,17 @@ Sets = list[list[set[int]]]
 
 @dataclass
 class Outcome:
-    """logits float64 [tokens, vocabulary]; hidden [tokens, hidden] per layer; sets by layer and row."""
-
     logits: torch.Tensor
-    hidden: list[torch.Tensor]
-    sets: Sets = field(default_factory=list)
+    """float64 [tokens, vocabulary]"""
+    kept: list[torch.Tensor]
+    """By layer bool [tokens, tokens]: the tokens that a row attends to."""
+    gaps: torch.Tensor
+    """float64 [tokens]: by how much the last token that was selected beats the first that was not, in the layer where
+    it is closest. Closer than the rounding of float32 either may be selected, and either is right."""
+
+    def sets(self, rows: Sequence[int]) -> Sets:
+        """By layer and row, as positions."""
+        return [[set(keep[row].nonzero().flatten().tolist()) for row in rows] for keep in self.kept]
 
 
 def compute(
@@ -33,8 +39,8 @@ def compute(
     """`dense`: every layer attends to all tokens before a row, whatever the indexer says."""
     weights = {name: tensor.double() for name, tensor in stored.items()}
     x = weights["model.embed_tokens.weight"][torch.tensor(ids)]
-    hidden: list[torch.Tensor] = []
-    sets: Sets = []
+    kept = []
+    gaps = torch.full((len(ids),), torch.inf, dtype=torch.float64)
     keep = causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
     for i, kind in enumerate(config["indexer_types"]):
         own = {
@@ -45,14 +51,14 @@ def compute(
         h = rms(x, own["input_layernorm.weight"], config["rms_norm_eps"])
         latent = rms(linear(own, "self_attn.q_a_proj", h), own["self_attn.q_a_layernorm.weight"], latent_eps(config))
         if kind == "full" and not dense:
-            keep = selected(config, own, h, latent, causal)
+            keep, gap = selected(config, own, h, latent, causal)
+            gaps = gaps.minimum(gap)
         x = x + attention(config, own, h, latent, keep)
         h = rms(x, own["post_attention_layernorm.weight"], config["rms_norm_eps"])
         x = x + (mixture(config, own, h) if "mlp.gate.weight" in own else swiglu(own, "mlp", h))
-        hidden.append(x)
-        sets.append([set(row.nonzero().flatten().tolist()) for row in keep])
+        kept.append(keep)
     final = rms(x, weights["model.norm.weight"], config["rms_norm_eps"])
-    return Outcome(linear(weights, "lm_head", final), hidden, sets)
+    return Outcome(linear(weights, "lm_head", final), kept, gaps)
 
 
 def attention(
@@ -72,12 +78,11 @@ def attention(
     shared = turned(down[:, rank:], theta(config)).expand(heads, -1, -1)
     up = linear(own, "self_attn.kv_b_proj", c).view(tokens, heads, -1).transpose(0, 1)
     k, v = torch.cat((up[..., :nope], shared), -1), up[..., nope:]
-    out = torch.stack(
-        [  # head by head: a square of a long prompt is large
-            ((q[n] @ k[n].T) / width**0.5).masked_fill(~keep, -torch.inf).softmax(-1) @ v[n] for n in range(heads)
-        ],
-        1,
-    )
+    out = h.new_empty(tokens, heads, v.shape[-1])
+    for rows in blocks(tokens):
+        for n in range(heads):
+            scores = (q[n, rows] @ k[n].T / width**0.5).masked_fill(~keep[rows], -torch.inf)
+            out[rows, n] = scores.softmax(-1) @ v[n]
     return linear(own, "self_attn.o_proj", out.reshape(tokens, -1))
 
 
@@ -87,9 +92,11 @@ def selected(
     h: torch.Tensor,
     latent: torch.Tensor,
     causal: torch.Tensor,
-) -> torch.Tensor:
-    """bool [tokens, tokens]: for each row the index_topk tokens of the highest scores, of equal ones the earlier."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(bool [tokens, tokens]: for each row the index_topk tokens of the highest scores, of equal ones the earlier;
+    float64 [tokens]: the gaps)"""
     heads, dim, rope = config["index_n_heads"], config["index_head_dim"], config["qk_rope_head_dim"]
+    topk = config["index_topk"]
     q = linear(own, "self_attn.indexer.wq_b", latent).view(len(h), heads, dim).transpose(0, 1)
     k = linear(own, "self_attn.indexer.wk", h)
     k = (k - k.mean(-1, keepdim=True)) / (k.var(-1, keepdim=True, correction=0) + 1e-6).sqrt()
@@ -97,12 +104,23 @@ def selected(
     q = torch.cat((turned(q[..., :rope], theta(config)), q[..., rope:]), -1)
     k = torch.cat((turned(k[..., :rope], theta(config)), k[..., rope:]), -1)
     weight = linear(own, "self_attn.indexer.weights_proj", h) / heads**0.5
-    scores = torch.zeros(len(h), len(h), dtype=torch.float64)
-    for n in range(heads):
-        scores += weight[:, n, None] * (q[n] @ k.T / dim**0.5).relu()
-    scores = scores.masked_fill(~causal, -torch.inf)
-    best = scores.sort(dim=-1, descending=True, stable=True).indices[:, : config["index_topk"]]
-    return torch.zeros_like(causal).scatter(1, best, True) & causal
+    keep, gaps = torch.zeros_like(causal), h.new_full((len(h),), torch.inf)
+    for rows in blocks(len(h)):
+        scores = h.new_zeros(len(h[rows]), len(h))
+        for n in range(heads):
+            scores += weight[rows, n, None] * (q[n, rows] @ k.T / dim**0.5).relu()
+        scores = scores.masked_fill(~causal[rows], -torch.inf)
+        best = scores.sort(dim=-1, descending=True, stable=True)
+        keep[rows] = keep[rows].scatter(1, best.indices[:, :topk], True) & causal[rows]
+        if topk < len(h):
+            gap = (best.values[:, topk - 1] - best.values[:, topk]).nan_to_num(nan=torch.inf)
+            gaps[rows] = gap.where(gap > 0, torch.inf)  # of equal ones, mostly zeros of the ReLU, the earlier one
+    return keep, gaps
+
+
+def blocks(tokens: int) -> list[slice]:
+    """So few rows at a time that their scores of a long prompt fit."""
+    return [slice(i, i + 512) for i in range(0, tokens, 512)]
 
 
 def mixture(config: Mapping[str, Any], own: Mapping[str, torch.Tensor], h: torch.Tensor) -> torch.Tensor:

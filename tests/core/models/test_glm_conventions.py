@@ -1,4 +1,4 @@
-"""Every wrong convention that an engine was once shipped with moves the golden logits ten times as far as parity allows, and more.
+"""Every wrong convention that an engine was once shipped with moves the golden logits ten times what parity allows.
 
 So the tests of parity would fail with it. Each is put into the family here as it was reported of others.
 """
