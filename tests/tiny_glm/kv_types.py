@@ -85,16 +85,23 @@ def error(kv_dtype: str) -> Error:
 
 def table() -> str:
     rows = run("float32").logits
-    lines = [
-        "| `engine.kv_dtype` | bytes a token | largest error of a logit | in 99 of 100 rows below | same best token | same selection |",
-        "|---|---|---|---|---|---|",
-    ]
+    heads = ("`engine.kv_dtype`", "bytes a token", "largest error of a logit", "in 99 of 100 rows below")
+    lines = [row(*heads, "same best token", "same selection"), row(*["---"] * 6)]
     for kv_dtype in TYPES:
         e = error(kv_dtype)
-        lines.append(
-            f"| `{kv_dtype}` | {e.token_bytes:,} | {e.largest:.2g} | {e.usual:.2g} | {e.agreement:.2%} | {e.selection:.2%} |"
+        figures = (
+            f"{e.token_bytes:,}",
+            f"{e.largest:.2g}",
+            f"{e.usual:.2g}",
+            f"{e.agreement:.2%}",
+            f"{e.selection:.2%}",
         )
+        lines.append(row(f"`{kv_dtype}`", *figures))
     return "\n".join([*lines, "", f"{len(rows):,} rows; logits reach {rows.abs().max():.0f}."])
+
+
+def row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
