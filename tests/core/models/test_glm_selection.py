@@ -70,7 +70,7 @@ def check(case: Case, found: torch.Tensor, first: int = 0) -> None:
     """found: the logits of consecutive rows from `first` on. Rows with a choice closer than rounding are left out."""
     rows = slice(first, first + len(found))
     clear = case.sparse.gaps[rows] > CLOSE
-    assert clear.double().mean() > 0.98
+    assert clear.double().mean() > 0.95
     wanted, dense = case.sparse.logits[rows][clear], case.dense.logits[rows][clear]
     assert (found[clear] - wanted).abs().max() < TOLERANCE
     past = torch.arange(rows.start, rows.stop)[clear] >= TOPK
