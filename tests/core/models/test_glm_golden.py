@@ -1,10 +1,14 @@
 """Golden outputs of transformers, made elsewhere, and the same from formulas of our own: ours are equal to both."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
+from glmserve.cli.main import main
+from safetensors.torch import load_file
 
 from .formulas import Outcome, compute
 from .glm import load, logits_in_cuts, new_pools, recorded_sets
@@ -107,3 +111,11 @@ def test_the_cache_is_as_wide_as_a_latent_and_a_rotated_key(model: Any) -> None:
     assert {widths[f"layers.{i}.latent"] for i in range(7)} == {(32 + 16,)}
     assert [name for name in widths if name.endswith("index")] == [f"layers.{i}.index" for i in (0, 1, 2, 6)]
     assert len(widths) == 7 + 4
+
+
+def test_score_writes_the_golden_logits(written: tuple[Path, Tensors], golden: Tensors, tmp_path: Path) -> None:
+    ids, out = tmp_path / "ids.json", tmp_path / "logits.safetensors"
+    ids.write_text(json.dumps(golden["prompt_ids"].tolist()))
+    result = CliRunner().invoke(main, ["score", "--model", str(written[0]), "--ids", str(ids), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert (load_file(out)["logits"] - golden["logits"]).abs().max() < TOLERANCE
