@@ -19,7 +19,6 @@ from glmserve.models.glm_moe_dsa.mla import LatentAttention
 from glmserve.models.glm_moe_dsa.model import GlmMoeDsaModel
 from glmserve.store.checkpoint import open_checkpoint
 from safetensors.torch import save_file
-from transformers import GlmMoeDsaConfig, GlmMoeDsaForCausalLM
 
 from .paged import PAGE_TOKENS, forward
 
@@ -68,11 +67,13 @@ def indexer_types(layers: int) -> list[str]:
 
 def write_random(directory: Path, seed: int = 0, nextn: bool = False, **changes: Any) -> Any:
     """A transformers model whose choices matter, saved in float32 under the names of the published checkpoints."""
+    theirs = pytest.importorskip("transformers")
     torch.manual_seed(seed)
     shape = {**SHAPE, **changes}
     shape.setdefault("indexer_types", indexer_types(shape["num_hidden_layers"]))
     shape["first_k_dense_replace"] = min(shape["first_k_dense_replace"], shape["num_hidden_layers"] - 1)
-    reference = GlmMoeDsaForCausalLM(GlmMoeDsaConfig(**shape, attn_implementation="eager")).eval().float()
+    config = theirs.GlmMoeDsaConfig(**shape, attn_implementation="eager")
+    reference = theirs.GlmMoeDsaForCausalLM(config).eval().float()
     with torch.no_grad():
         for name, tensor in [*reference.named_parameters(), *reference.named_buffers()]:
             if "inv_freq" not in name:
@@ -81,12 +82,12 @@ def write_random(directory: Path, seed: int = 0, nextn: bool = False, **changes:
     if nextn:
         tensors |= nextn_tensors(tensors, shape["num_hidden_layers"], shape["hidden_size"])
     save_file(tensors, directory / "model.safetensors")
-    config = reference.config.to_dict() | {
+    settings = reference.config.to_dict() | {
         "architectures": ["GlmMoeDsaForCausalLM"],
         "num_nextn_predict_layers": int(nextn),
         "latent_norm_eps": ORACLE_EPS,
     }
-    (directory / "config.json").write_text(json.dumps(config, default=str))
+    (directory / "config.json").write_text(json.dumps(settings, default=str))
     return reference
 
 

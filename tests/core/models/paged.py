@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from glmserve.api import ForwardBatch, Model, Quantization, Segment
+from glmserve.api import ForwardBatch, ForwardOutput, Model, Quantization, Segment
 from glmserve.models.dense import Dense
 from glmserve.models.llama import Llama
 from glmserve.store.checkpoint import open_checkpoint
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 PAGE_TOKENS = 32
 VOCABULARY = 97
@@ -28,9 +28,11 @@ Rows = tuple[Sequence[int], int, Sequence[int], bool]
 
 def write_random(directory: Path, mistral: bool = False, **changes: Any) -> Any:
     """A transformers model with weights that make its logits far from flat, saved in float32 to `directory`."""
+    theirs = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    config, kind = (MistralConfig, MistralForCausalLM) if mistral else (LlamaConfig, LlamaForCausalLM)
-    reference = kind(config(**{**SHAPE, **changes})).eval().float()
+    name = "Mistral" if mistral else "Llama"
+    config = getattr(theirs, f"{name}Config")(**{**SHAPE, **changes})
+    reference = getattr(theirs, f"{name}ForCausalLM")(config).eval().float()
     with torch.no_grad():
         for parameter in reference.parameters():
             if parameter.dim() > 1:
@@ -59,6 +61,11 @@ def new_pools(model: Model, pages: int, seed: int | None = None) -> dict[str, to
 
 def forward(model: Model, pools: dict[str, torch.Tensor], *segments: Rows) -> torch.Tensor:
     """Logits of every row of every segment, in order."""
+    return output(model, pools, *segments).logits
+
+
+def output(model: Model, pools: dict[str, torch.Tensor], *segments: Rows, taps: tuple[int, ...] = ()) -> ForwardOutput:
+    """The same with the outputs of layers."""
     ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
@@ -70,7 +77,13 @@ def forward(model: Model, pools: dict[str, torch.Tensor], *segments: Rows) -> to
         positions += places
         slots += [pages[p // PAGE_TOKENS] * PAGE_TOKENS + p % PAGE_TOKENS for p in places]
     batch = ForwardBatch(
-        torch.tensor(ids), torch.tensor(positions), torch.tensor(slots), found, torch.arange(len(ids)), PAGE_TOKENS
+        torch.tensor(ids),
+        torch.tensor(positions),
+        torch.tensor(slots),
+        found,
+        torch.arange(len(ids)),
+        PAGE_TOKENS,
+        taps,
     )
     with torch.inference_mode():
-        return model.forward(batch, pools).logits
+        return model.forward(batch, pools)
