@@ -69,7 +69,7 @@ def refusal(extra: Path | None = None, selection: str | None = None) -> str:
 def drafters(selection: str | None = None) -> set[str]:
     """Names of the drafters that are not built in."""
     plugins = load_plugins(environ={} if selection is None else {"GLMSERVE_PLUGINS": selection})
-    return set(plugins.names("drafter")) - {"none", "ngram"}
+    return set(plugins.names("drafter")) - {"mtp", "none", "ngram"}
 
 
 def test_an_installed_wheel_is_listed_with_its_version_and_licence(acme: Path) -> None:
@@ -100,7 +100,8 @@ def test_without_the_wheel_its_drafter_is_refused_by_name() -> None:
     ran = glmserve("run", "--dry-run", "--drafter", "acme")
     assert ran.returncode == 2
     assert (
-        ran.stderr == "glmserve: --drafter: drafter.name: No drafter named 'acme' is installed; there is ngram, none.\n"
+        ran.stderr
+        == "glmserve: --drafter: drafter.name: No drafter named 'acme' is installed; there is mtp, ngram, none.\n"
     )
 
 
@@ -210,7 +211,7 @@ def test_the_selection_takes_and_blocks_plugins_by_distribution_or_entry_point(s
 
 
 def test_built_ins_load_whatever_is_selected(site: Path) -> None:
-    assert load_plugins(environ={"GLMSERVE_PLUGINS": ""}).names("drafter") == ["ngram", "none"]
+    assert load_plugins(environ={"GLMSERVE_PLUGINS": ""}).names("drafter") == ["mtp", "ngram", "none"]
 
 
 @pytest.mark.parametrize("word", ["plugin-aa", "-plugin-aa"])

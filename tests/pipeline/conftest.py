@@ -20,11 +20,11 @@ START_S = 120.0
 class Server:
     """`glmserve run` on a free port. `ready` waits for the banner; `end` sends a signal and gives the exit code."""
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
+    def __init__(self, directory: Path, *arguments: str, profile: str = "local") -> None:
         self._out, self._err = directory / "stdout", directory / "stderr"
         with self._out.open("w") as out, self._err.open("w") as err:
             self.popen = subprocess.Popen(
-                [COMMAND, "run", "--profile", "local", "--port", "0", *arguments],
+                [COMMAND, "run", "--profile", profile, "--port", "0", *arguments],
                 stdout=out,
                 stderr=err,
                 stdin=subprocess.DEVNULL,

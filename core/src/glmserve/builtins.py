@@ -25,8 +25,9 @@ def quantizations() -> list[type[Quantization]]:
 @hookimpl
 def drafters() -> list[type[Drafter]]:
     from glmserve.engine.drafters import NgramDrafter, NoDrafter
+    from glmserve.engine.mtp import MtpDrafter
 
-    return [NoDrafter, NgramDrafter]
+    return [NoDrafter, NgramDrafter, MtpDrafter]
 
 
 @hookimpl

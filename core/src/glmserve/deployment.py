@@ -50,14 +50,10 @@ def plan(profile: Profile, plugins: Plugins, *, fetch_headers: bool = False, pro
     checkpoint, headers = opened
     names = _resolved(profile, plugins, checkpoint, names)
     missing = _check_providers(profile, plugins, names)
+    family = plugins.family(names["family"])()
+    _set_options(checkpoint, profile, family)
+    engine_options(profile, family.describe(checkpoint.config, profile.engine.kv_dtype).max_context)
     absent = {one.kind for one in missing}
-    family = None if "family" in absent else plugins.family(names["family"])()
-    if family is None:
-        context = checkpoint.config.get("max_position_embeddings")
-        engine_options(profile, context if isinstance(context, int) else None)
-    else:
-        _set_options(checkpoint, profile, family)
-        engine_options(profile, family.describe(checkpoint.config, profile.engine.kv_dtype).max_context)
     quantization = None if "quantization" in absent else plugins.quantization(names["quantization"])()
     subject = Subject(checkpoint, headers, family, quantization)
     return make_plan(profile, _spelt(names), missing, path is not None, subject)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from glmserve.api import Checkpoint
+from glmserve.models.glm_moe_dsa import GlmMoeDsa
+from glmserve.models.glm_moe_dsa.config import GlmConfig, read_config
 from glmserve.planning.facts import Facts, Widths, load_facts
-from glmserve.planning.glm_moe_dsa import GlmShape, glm_shape
 from glmserve.planning.headers import PlannedCheckpoint
 from glmserve.planning.subject import Subject
 from glmserve.planning.weights import Weights, weigh
@@ -22,8 +23,8 @@ def facts() -> Facts:
 
 
 @cache
-def shape() -> GlmShape:
-    return glm_shape(facts().config)
+def shape() -> GlmConfig:
+    return read_config(facts().config)
 
 
 def stored_as(quantization: dict[str, Any] | None, **config: Any) -> Checkpoint:
@@ -50,7 +51,7 @@ def shipped_weights(tensor: int = 4) -> tuple[Weights, ...]:
 
 
 def subject() -> Subject:
-    return Subject(shipped(), "a test", None, None)
+    return Subject(shipped(), "a test", GlmMoeDsa(), None)
 
 
 def stored_bytes(checkpoint: Checkpoint) -> int:

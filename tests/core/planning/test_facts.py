@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from glmserve.api import CheckpointError, ConfigError
+from glmserve.models.glm_moe_dsa.config import read_config
 from glmserve.planning.drafters import dflash2
 from glmserve.planning.facts import SHIPPED, Facts, load_facts
-from glmserve.planning.glm_moe_dsa import glm_shape
 from glmserve.planning.headers import PlannedCheckpoint
-from glmserve.planning.subject import Subject
 
 from .glm53 import facts
 
@@ -58,9 +57,18 @@ def test_facts_that_do_not_exist_are_refused_with_the_nearest_name(tmp_path: Pat
     ("changed", "message"),
     [
         ({"hidden_size": None}, r"has hidden_size = None; a positive integer is needed\.$"),
-        ({"num_nextn_predict_layers": "one"}, r"has num_nextn_predict_layers = 'one'; a count is needed\.$"),
-        ({"indexer_types": ["full"]}, r"types 1 indexers, and it has 78 layers\.$"),
-        ({"architectures": ["Glm5NextForConditionalGeneration"]}, r"facts stand in for GlmMoeDsaForCausalLM only"),
+        (
+            {"num_nextn_predict_layers": "one"},
+            r"^num_nextn_predict_layers is 'one'; family 'glm_moe_dsa' knows 0 or 1 such layer\.$",
+        ),
+        (
+            {"indexer_types": ["full"]},
+            r"needs 78 values of full or shared in indexer_types, one a layer; it has \['full'\]\.$",
+        ),
+        (
+            {"architectures": ["Glm5NextForConditionalGeneration"]},
+            r"^x is not here, and facts of \['Glm5NextFor.*'\] cannot .* glm_moe_dsa only\.",
+        ),
         ({"quantization_config": {"quant_method": "awq"}}, r"^The facts store weights as 'awq', which the plan knows"),
     ],
 )
@@ -71,8 +79,8 @@ def test_an_odd_configuration_is_refused_by_the_key(changed: dict[str, Any], mes
 
 def test_an_explicit_list_of_indexers_wins_over_the_schedule() -> None:
     kinds = ["full" if i < 2 else "shared" for i in range(78)]
-    assert glm_shape({**facts().config, "indexer_types": kinds}).full_indexers == (0, 1)
-    assert glm_shape({**facts().config, "index_topk_pattern": "F" + "S" * 77}).full_indexers == (0,)
+    assert read_config({**facts().config, "indexer_types": kinds}).full_indexers == (0, 1)
+    assert read_config({**facts().config, "index_topk_pattern": "F" + "S" * 77}).full_indexers == (0,)
 
 
 def test_weights_cannot_be_read_from_facts() -> None:
@@ -106,10 +114,3 @@ def test_drafters_have_their_published_parameters(layers: int, config: dict[str,
     own = {**drafter().config["dflash_config"], "target_layer_ids": [0, 1, 2, 3, 4]}
     made = drafter(num_hidden_layers=layers, dflash_config=own, **config)
     assert dflash2(made).parameters == parameters
-
-
-def test_a_cache_without_a_family_is_refused() -> None:
-    other = PlannedCheckpoint(facts(), Path("x"))
-    other.config = {**other.config, "architectures": ["Other"]}
-    with pytest.raises(CheckpointError, match=r"^No installed model family describes the cache of x\.$"):
-        Subject(other, "", None, None).cache("float32", mtp=False)

@@ -7,15 +7,15 @@ import math
 import pytest
 from glmserve.api import CheckpointError, ConfigError, TensorInfo
 from glmserve.models.dense import Dense
+from glmserve.models.glm_moe_dsa import GlmMoeDsa
+from glmserve.planning.cache import KV_DTYPES
 from glmserve.planning.components import Component, Split, component_of, layer_of, split_of
 from glmserve.planning.glm_moe_dsa import tensor_shapes
-from glmserve.planning.subject import Subject
 from glmserve.planning.weights import check_layers, rank_bytes, weigh
-from glmserve.plugins import load_plugins
 from hypothesis import given
 from hypothesis import strategies as st
 
-from .glm53 import facts, kit, shape, shipped, stored_as
+from .glm53 import facts, kit, shape, shipped, stored_as, subject
 
 RANKS = st.sampled_from([1, 2, 4, 8])
 
@@ -114,7 +114,7 @@ def test_an_installed_quantization_says_what_it_holds() -> None:
 
 def test_heads_and_experts_have_to_divide_over_the_ranks() -> None:
     with pytest.raises(ConfigError, match=r"^parallel\.tensor is 3, and the model's num_attention_heads of 64 cannot"):
-        Subject(shipped(), "", None, None).weights(3)
+        subject().weights(3)
 
 
 def without(*endings: str) -> object:
@@ -142,16 +142,23 @@ def test_a_checkpoint_may_come_without_its_next_token_layer_but_not_with_a_part_
         check_layers(without("78.eh_proj"), shape())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "float8_e4m3"])
-def test_an_installed_family_of_this_architecture_has_the_planned_cache_and_layers(kv_dtype: str) -> None:
-    plugins = load_plugins(environ={})
-    families = [f for f in plugins.all("family") if f.architectures & set(facts().config["architectures"])]
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_the_plan_counts_the_cache_and_the_layers_that_the_family_describes(kv_dtype: str) -> None:
+    info = GlmMoeDsa().describe(facts().config, kv_dtype)
+    sizes = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
+    held = sum(math.prod(paged.per_token) * sizes[paged.dtype] for paged in info.paged)
+    assert held == sum(entry.token_bytes for entry in subject().cache(kv_dtype, mtp=False))
     planned = tensor_shapes(shape())
-    for family in families:
-        info = family().describe(facts().config, kv_dtype)
-        sizes = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
-        held = sum(math.prod(paged.per_token) * sizes[paged.dtype] for paged in info.paged)
-        assert held == sum(entry.token_bytes for entry in Subject(shipped(), "", None, None).cache(kv_dtype, False))
-        for spec in info.linears:
-            for part, features in zip(spec.parts, spec.part_features, strict=True):
-                assert planned[f"{part}.weight"] == (features, spec.in_features)
+    for spec in info.linears:
+        for part, features in zip(spec.parts, spec.part_features, strict=True):
+            assert planned[f"{part}.weight"] == (features, spec.in_features)
+
+
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_only_the_indexers_read_the_whole_context(kv_dtype: str) -> None:
+    cache = subject().cache(kv_dtype, mtp=True)
+    whole = {entry.name for entry in cache if entry.most_read is None}
+    assert whole == ({"index", "index_scale"} if kv_dtype == "float8_e4m3" else {"index"})
+    assert {entry.most_read for entry in cache if entry.name not in whole} == {2048}
+    assert not any(entry.by_head for entry in cache)
+    assert {entry.name: entry.layers for entry in cache}.items() >= {"latent": 79, "index": 22}.items()

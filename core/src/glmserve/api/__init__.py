@@ -21,7 +21,17 @@ from .errors import (
     UnavailableError,
 )
 from .hookspecs import hookimpl
-from .models import ForwardBatch, ForwardOutput, Model, ModelFamily, ModelInfo, PagedTensor, Segment
+from .models import (
+    ForwardBatch,
+    ForwardOutput,
+    Model,
+    ModelFamily,
+    ModelInfo,
+    NextTokenLayer,
+    NextTokenOutput,
+    PagedTensor,
+    Segment,
+)
 from .quantization import Embedding, Linear, LinearSpec, Quantization
 from .transport import Finding, Link, Topology, Transport
 
@@ -45,6 +55,8 @@ __all__ = [
     "Model",
     "ModelFamily",
     "ModelInfo",
+    "NextTokenLayer",
+    "NextTokenOutput",
     "PagedTensor",
     "Pages",
     "PluginError",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     import torch
 
-    from .models import ModelInfo
+    from .models import Model, ModelInfo
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,12 @@ class Drafter(ABC):
     @abstractmethod
     def __init__(self, target: ModelInfo, options: Mapping[str, Any]) -> None:
         """`options` come from the profile's [drafter.options]; an unknown one raises ConfigError."""
+
+    def attach(self, model: Model) -> None:  # noqa: B027 - most drafters need nothing of it
+        """The target is loaded; called once, before anything is observed.
+
+        Raises CheckpointError when the target lacks what the drafter needs.
+        """
 
     @abstractmethod
     def observe(self, sequence: int, start: int, tokens: Sequence[int], taps: Mapping[int, torch.Tensor]) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from .errors import CheckpointError
+
 if TYPE_CHECKING:
     import torch
 
@@ -95,6 +97,33 @@ class ForwardOutput:
     """layer -> float32 [rows, hidden]"""
 
 
+@dataclass(frozen=True)
+class NextTokenOutput:
+    """Of the rows of one call of a next-token layer."""
+
+    hidden: torch.Tensor
+    """float32 [rows, hidden], after the layer's own last norm: the `hidden` of the row that follows in a chain"""
+    logits: torch.Tensor
+    """float32 [n, vocabulary], for `logit_rows` in order"""
+
+
+class NextTokenLayer(ABC):
+    """A layer behind the last one that predicts one token further than the model (multi-token prediction).
+
+    The row of position p takes token p + 1 and the hidden state of p, and predicts token p + 2.
+    """
+
+    paged: tuple[PagedTensor, ...]
+    """Its own caches, which are not among the model's."""
+    nbytes: int
+
+    @abstractmethod
+    def forward(self, batch: ForwardBatch, hidden: torch.Tensor, pools: Mapping[str, torch.Tensor]) -> NextTokenOutput:
+        """`batch.token_ids` are those of the positions after `batch.positions`; hidden: float32 [rows, hidden], after
+        the model's final norm, or in a chain the hidden of the row before. The place of a row in the caches follows
+        its segment, its rotation `batch.positions`."""
+
+
 class Model(ABC):
     info: ModelInfo
     row_invariant: bool
@@ -104,6 +133,12 @@ class Model(ABC):
     @abstractmethod
     def forward(self, batch: ForwardBatch, pools: Mapping[str, torch.Tensor]) -> ForwardOutput:
         """Write the rows' entries into the pools, then attend. Touches no slot but `batch.slots`."""
+
+    def load_next_token_layer(self) -> NextTokenLayer:
+        """Raises CheckpointError when the checkpoint has none."""
+        raise CheckpointError(
+            f"Family {self.info.family!r} has no next-token layer; choose another drafter than 'mtp'."
+        )
 
 
 class ModelFamily(ABC):

@@ -57,6 +57,7 @@ class Engine:
     ) -> None:
         """`num_tokens`: ids from here on are rows that only pad the model's vocabulary, and are never chosen; None
         when there are none."""
+        drafter.attach(model)
         self.info = model.info
         self.num_tokens = model.info.vocab_size if num_tokens is None else min(num_tokens, model.info.vocab_size)
         self.options = options

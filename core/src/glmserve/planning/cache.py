@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from glmserve.api import PagedTensor
+from glmserve.models.entries import FLOAT8, PLAIN
+from glmserve.models.glm_moe_dsa.config import GlmConfig
 
-from .glm_moe_dsa import GlmShape
+from .glm_moe_dsa import index_names, paged_tensors
 
-KV_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3")
+KV_DTYPES = (*PLAIN, FLOAT8)
 """Every type that a profile may ask for."""
 
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3": 1, "float8_e4m3fn": 1, "uint8": 1}
-SCALE_BYTES = 4
-"""Scales of FP8 entries are float32."""
-FLOAT8_GROUP = 128
-"""Elements that share a scale."""
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "uint8": 1}
+"""By the types of paged tensors."""
 
 
 @dataclass(frozen=True)
@@ -48,28 +47,16 @@ class CacheEntry:
         return read * self.rank_token_bytes(tensor, context)
 
 
-def glm_cache(glm: GlmShape, kv_dtype: str, mtp: bool) -> tuple[CacheEntry, ...]:
-    """Latents (after their norm) with the rotary key, and the indexers' keys on the layers that have one.
+def glm_cache(glm: GlmConfig, kv_dtype: str, mtp: bool) -> tuple[CacheEntry, ...]:
+    """What the family keeps of a token: latents, of which a step reads the selected ones, and every index key.
 
-    In float8_e4m3 every 128 elements of a latent or an index key have a scale, and the rotary key stays bfloat16. `mtp`
-    adds the next-token layers, which keep both.
+    `mtp` adds those of the next-token layer.
     """
-    element = ELEMENT_BYTES[kv_dtype]
-    if kv_dtype == "float8_e4m3":
-        latent = _float8_bytes(glm.kv_lora_rank) + ELEMENT_BYTES["bfloat16"] * glm.qk_rope_head_dim
-        key = _float8_bytes(glm.index_head_dim)
-    else:
-        latent = (glm.kv_lora_rank + glm.qk_rope_head_dim) * element
-        key = glm.index_head_dim * element
-    more = glm.num_nextn_predict_layers if mtp else 0
-    return (
-        CacheEntry("latents", glm.num_hidden_layers + more, latent, most_read=glm.index_topk),
-        CacheEntry("index keys", len(glm.full_indexers) + more, key),
+    keys = index_names(glm, kv_dtype)
+    return tuple(
+        replace(entry, by_head=False, most_read=None if entry.name in keys else glm.index_topk)
+        for entry in paged_cache(paged_tensors(glm, kv_dtype, mtp))
     )
-
-
-def _float8_bytes(width: int) -> int:
-    return width * ELEMENT_BYTES["float8_e4m3"] + SCALE_BYTES * math.ceil(width / FLOAT8_GROUP)
 
 
 def paged_cache(paged: Iterable[PagedTensor]) -> tuple[CacheEntry, ...]:

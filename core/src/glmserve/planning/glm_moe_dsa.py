@@ -1,152 +1,62 @@
-"""The shapes of a `glm_moe_dsa` model (GLM-5, 5.1, 5.2, 5.3) from its configuration: tensors, cache, collectives.
+"""What the plan asks of family `glm_moe_dsa`: its tensors under their stored names, and what a token leaves behind.
 
-Multi-head latent attention, a lightning indexer on some layers, mixtures of experts after the first dense layers, and
-next-token layers behind the last one. Names and shapes are those of the published checkpoints.
+Sizes, names and layouts are the family's own; only which layers are counted is decided here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from glmserve.api import CheckpointError
-from glmserve.models.config import Keys
-
-ARCHITECTURE = "GlmMoeDsaForCausalLM"
-
-
-@dataclass(frozen=True)
-class GlmShape:
-    """What the plan needs of the configuration, under the configuration's own names."""
-
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    q_lora_rank: int
-    kv_lora_rank: int
-    qk_nope_head_dim: int
-    qk_rope_head_dim: int
-    v_head_dim: int
-    intermediate_size: int
-    moe_intermediate_size: int
-    n_routed_experts: int
-    num_experts_per_tok: int
-    n_shared_experts: int
-    first_k_dense_replace: int
-    index_n_heads: int
-    index_head_dim: int
-    index_topk: int
-    num_nextn_predict_layers: int
-    full_indexers: tuple[int, ...]
-    """Layers of the trunk that have an indexer; the others use the selection of the nearest before them."""
+from glmserve.api import LinearSpec, PagedTensor
+from glmserve.models.glm_moe_dsa import GlmMoeDsa
+from glmserve.models.glm_moe_dsa.config import GlmConfig, read_config
+from glmserve.models.glm_moe_dsa.layout import (
+    EMBEDDING,
+    FINAL_NORM,
+    HEAD,
+    Shapes,
+    index_entry,
+    layer_linears,
+    layer_vectors,
+    nextn_linears,
+    nextn_vectors,
+    paged_of,
+)
 
 
-def glm_shape(config: Mapping[str, Any]) -> GlmShape:
-    """Read a configuration. Raises CheckpointError that names the key which is missing or odd."""
-    keys = Keys(config)
-    names = [name for name in GlmShape.__dataclass_fields__ if name not in _OPTIONAL]
-    shape = {name: keys.positive(name) for name in names}
-    layers = shape["num_hidden_layers"]
-    mtp = config.get("num_nextn_predict_layers") or 0
-    dense = config.get("first_k_dense_replace") or 0
-    for name, value in (("num_nextn_predict_layers", mtp), ("first_k_dense_replace", dense)):
-        if not isinstance(value, int) or value < 0:
-            raise CheckpointError(f"The model's configuration has {name} = {value!r}; a count is needed.")
-    return GlmShape(
-        **shape,
-        num_nextn_predict_layers=mtp,
-        first_k_dense_replace=min(dense, layers),
-        full_indexers=_full_indexers(config, layers),
-    )
+def known_config(config: Mapping[str, Any]) -> GlmConfig | None:
+    """The configuration, when it names an architecture of the family. Raises CheckpointError for an odd one."""
+    asked = config.get("architectures") or ()
+    return read_config(config) if GlmMoeDsa.architectures.intersection(asked) else None
 
 
-_OPTIONAL = ("num_nextn_predict_layers", "first_k_dense_replace", "full_indexers")
+def tensor_shapes(config: GlmConfig) -> Shapes:
+    """Every tensor of an unquantized checkpoint, name -> shape, layer by layer, the next-token layer included."""
+    shapes: Shapes = {EMBEDDING: (config.vocab_size, config.hidden)}
+    for i, (full, sparse) in enumerate(zip(config.full_indexer, config.sparse_mlp, strict=True)):
+        shapes |= layer_vectors(config, i, full, sparse) | _weights(layer_linears(config, i, full, sparse))
+    if config.nextn_layers:
+        shapes |= nextn_vectors(config) | _weights(nextn_linears(config))
+    return {**shapes, FINAL_NORM: (config.hidden,), f"{HEAD}.weight": (config.vocab_size, config.hidden)}
 
 
-def _full_indexers(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:
-    """`indexer_types` wins, then `index_topk_pattern` ("F" and "S"), then frequency and offset."""
-    types = config.get("indexer_types") or config.get("index_topk_pattern")
-    if types is not None:
-        if len(types) != layers:
-            raise CheckpointError(f"The model's configuration types {len(types)} indexers, and it has {layers} layers.")
-        return tuple(i for i, kind in enumerate(types) if kind in ("full", "F"))
-    keys = Keys(config)
-    frequency, offset = keys.positive("index_topk_freq", 1), keys.positive("index_skip_topk_offset", 2)
-    return tuple(i for i in range(layers) if max(i - offset + 1, 0) % frequency == 0)
+def paged_tensors(config: GlmConfig, kv_dtype: str, mtp: bool) -> list[PagedTensor]:
+    """Of every layer; `mtp` adds the next-token layer, which selects itself."""
+    layers = list(enumerate(config.full_indexer))
+    if mtp and config.nextn_layers:
+        layers.append((config.layers, True))
+    return [tensor for i, full in layers for tensor in paged_of(config, i, full, kv_dtype)]
 
 
-def tensor_shapes(glm: GlmShape) -> dict[str, tuple[int, ...]]:
-    """Every tensor of the checkpoint, name -> shape, in the order of the layers; next-token layers included."""
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (glm.vocab_size, glm.hidden_size)}
-    last = glm.num_hidden_layers + glm.num_nextn_predict_layers
-    for i in range(last):
-        mtp = i >= glm.num_hidden_layers
-        shapes |= {f"model.layers.{i}.{name}": shape for name, shape in _attention(glm).items()}
-        if mtp or i in glm.full_indexers:
-            shapes |= {f"model.layers.{i}.{name}": shape for name, shape in _indexer(glm).items()}
-        mlp = (
-            _mixture(glm) if i >= glm.first_k_dense_replace else _swiglu("mlp", glm.hidden_size, glm.intermediate_size)
-        )
-        shapes |= {f"model.layers.{i}.{name}": shape for name, shape in mlp.items()}
-        if mtp:
-            shapes |= {f"model.layers.{i}.{name}": shape for name, shape in _next_token(glm).items()}
-    shapes["model.norm.weight"] = (glm.hidden_size,)
-    shapes["lm_head.weight"] = (glm.vocab_size, glm.hidden_size)
-    return shapes
+def index_names(config: GlmConfig, kv_dtype: str) -> set[str]:
+    """The last words of the names of the indexers' paged tensors; all others are read where an indexer selects."""
+    return {tensor.name.rpartition(".")[2] for tensor in index_entry(config, 0, kv_dtype).paged}
 
 
-def _attention(glm: GlmShape) -> dict[str, tuple[int, ...]]:
-    heads, hidden = glm.num_attention_heads, glm.hidden_size
+def _weights(linears: Iterable[LinearSpec]) -> Shapes:
     return {
-        "input_layernorm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-        "self_attn.q_a_proj.weight": (glm.q_lora_rank, hidden),
-        "self_attn.q_a_layernorm.weight": (glm.q_lora_rank,),
-        "self_attn.q_b_proj.weight": (heads * (glm.qk_nope_head_dim + glm.qk_rope_head_dim), glm.q_lora_rank),
-        "self_attn.kv_a_proj_with_mqa.weight": (glm.kv_lora_rank + glm.qk_rope_head_dim, hidden),
-        "self_attn.kv_a_layernorm.weight": (glm.kv_lora_rank,),
-        "self_attn.kv_b_proj.weight": (heads * (glm.qk_nope_head_dim + glm.v_head_dim), glm.kv_lora_rank),
-        "self_attn.o_proj.weight": (hidden, heads * glm.v_head_dim),
-    }
-
-
-def _indexer(glm: GlmShape) -> dict[str, tuple[int, ...]]:
-    at = "self_attn.indexer"
-    return {
-        f"{at}.wq_b.weight": (glm.index_n_heads * glm.index_head_dim, glm.q_lora_rank),
-        f"{at}.wk.weight": (glm.index_head_dim, glm.hidden_size),
-        f"{at}.weights_proj.weight": (glm.index_n_heads, glm.hidden_size),
-        f"{at}.k_norm.weight": (glm.index_head_dim,),
-        f"{at}.k_norm.bias": (glm.index_head_dim,),
-    }
-
-
-def _mixture(glm: GlmShape) -> dict[str, tuple[int, ...]]:
-    hidden, inner = glm.hidden_size, glm.moe_intermediate_size
-    shapes: dict[str, tuple[int, ...]] = {
-        "mlp.gate.weight": (glm.n_routed_experts, hidden),
-        "mlp.gate.e_score_correction_bias": (glm.n_routed_experts,),
-    }
-    for expert in range(glm.n_routed_experts):
-        shapes |= _swiglu(f"mlp.experts.{expert}", hidden, inner)
-    return shapes | _swiglu("mlp.shared_experts", hidden, inner * glm.n_shared_experts)
-
-
-def _swiglu(at: str, hidden: int, inner: int) -> dict[str, tuple[int, ...]]:
-    return {
-        f"{at}.gate_proj.weight": (inner, hidden),
-        f"{at}.up_proj.weight": (inner, hidden),
-        f"{at}.down_proj.weight": (hidden, inner),
-    }
-
-
-def _next_token(glm: GlmShape) -> dict[str, tuple[int, ...]]:
-    hidden = glm.hidden_size
-    return {
-        "eh_proj.weight": (hidden, 2 * hidden),
-        "enorm.weight": (hidden,),
-        "hnorm.weight": (hidden,),
-        "shared_head.norm.weight": (hidden,),
+        f"{part}.weight": (features, spec.in_features)
+        for spec in linears
+        for part, features in zip(spec.parts, spec.part_features, strict=True)
     }

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from glmserve.api import Checkpoint, CheckpointError, TensorInfo
+from glmserve.models.glm_moe_dsa.config import FAMILY, GlmConfig
 
 from .components import Component, component_of, layer_of
 from .facts import PLAIN, Facts, Widths
-from .glm_moe_dsa import ARCHITECTURE, GlmShape, glm_shape, tensor_shapes
+from .glm_moe_dsa import known_config, tensor_shapes
 
 if TYPE_CHECKING:
     import torch
@@ -35,13 +36,14 @@ class PlannedCheckpoint(Checkpoint):
     format = "safetensors"
 
     def __init__(self, facts: Facts, path: Path) -> None:
-        """Raises CheckpointError when the facts are of an architecture whose shapes this module does not know."""
+        """Raises CheckpointError when the facts are of an architecture whose shapes the plan does not know."""
         self.path = path
         self.config = facts.config
-        glm = known_shape(facts.config)
+        glm = known_config(facts.config)
         if glm is None:
             raise CheckpointError(
-                f"{path} is not here, and facts stand in for {ARCHITECTURE} only; fetch the model with `glmserve pull`."
+                f"{path} is not here, and facts of {facts.config.get('architectures')!r} cannot stand in for its "
+                f"headers: they do so for family {FAMILY} only. Drop model.facts, or name others."
             )
         stored = _stored(facts, glm)
         found = (info for name, shape in tensor_shapes(glm).items() for info in stored(name, shape))
@@ -55,12 +57,7 @@ class PlannedCheckpoint(Checkpoint):
         return self.read(name)
 
 
-def known_shape(config: Mapping[str, Any]) -> GlmShape | None:
-    """The model's shape when its architecture is one that the plan knows by itself."""
-    return glm_shape(config) if ARCHITECTURE in (config.get("architectures") or ()) else None
-
-
-def _stored(facts: Facts, glm: GlmShape) -> Stored:
+def _stored(facts: Facts, glm: GlmConfig) -> Stored:
     method = (facts.config.get("quantization_config") or {}).get("quant_method")
     if method is None:
         return _plain
@@ -107,12 +104,12 @@ def _exl3(name: str, shape: tuple[int, ...], bits: float) -> Iterable[TensorInfo
     yield TensorInfo(f"{layer}.mul1", (), "I32", 4)
 
 
-def _width(name: str, widths: Widths, glm: GlmShape) -> float:
+def _width(name: str, widths: Widths, glm: GlmConfig) -> float:
     """Bits a weight of the tensor; 16 for all that EXL3 leaves alone."""
     layer = layer_of(name)
     within = component_of(layer, 1 << 30)
     if within is Component.ROUTED:
-        mtp = component_of(layer, glm.num_hidden_layers) is Component.MTP
+        mtp = component_of(layer, glm.layers) is Component.MTP
         return widths.next_token_experts if mtp else widths.experts
     if within is Component.HEAD:
         return widths.head

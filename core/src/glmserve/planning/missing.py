@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from glmserve.providers import Kind, Plugins
 
 BRINGS: dict[tuple[Kind, str], str] = {
-    ("family", "glm_moe_dsa"): "glmserve",
     ("quantization", "exl3"): "glmserve-quant-exl3",
-    ("drafter", "mtp"): "glmserve",
     ("drafter", "dflash2"): "glmserve-drafter-dflash2",
     ("cache", "prefix"): "glmserve-cache-prefix",
     ("transport", "roce"): "glmserve-transport-roce",

@@ -8,12 +8,12 @@ from typing import Any
 import psutil
 
 from glmserve.api import ConfigError, PluginError
+from glmserve.models.glm_moe_dsa.config import GlmConfig
 from glmserve.profiles import Profile
 
 from .budget import GIB, Budget, Remedy, budget, remedies
 from .cache import CacheEntry
 from .components import Component
-from .glm_moe_dsa import GlmShape
 from .missing import Missing
 from .roofline import Decode, decode
 from .subject import NEXT_TOKEN, Subject, drafter_model, pool_bytes, pool_tokens
@@ -254,7 +254,7 @@ def _cache_rows(profile: Profile, subject: Subject, mtp: bool) -> tuple[CacheRow
     )
 
 
-def _prefill(glm: GlmShape | None, profile: Profile) -> int:
+def _prefill(glm: GlmConfig | None, profile: Profile) -> int:
     alone = glm is None or profile.parallel.tensor == 1
     return 0 if alone or glm is None else prefill_sum_bytes(glm, profile.engine.prefill_chunk)
 

@@ -6,13 +6,12 @@ import math
 from dataclasses import dataclass
 
 from glmserve.api import Checkpoint, CheckpointError, ConfigError, ModelFamily, Quantization
+from glmserve.models.glm_moe_dsa.config import FAMILY, GlmConfig, read_config
 from glmserve.profiles import Profile
 
 from .cache import KV_DTYPES, CacheEntry, glm_cache, paged_cache
 from .drafters import DrafterModel, dflash2
 from .facts import load_facts
-from .glm_moe_dsa import GlmShape
-from .headers import known_shape
 from .weights import Weights, check_layers, weigh
 
 NEXT_TOKEN = "mtp"
@@ -24,36 +23,39 @@ class Subject:
     checkpoint: Checkpoint
     headers: str
     """Where its headers come from, for people."""
-    family: ModelFamily | None
-    """None while it is not installed."""
+    family: ModelFamily
     quantization: Quantization | None
+    """None while it is not installed."""
 
-    def glm(self) -> GlmShape | None:
-        """The model's shape when it is one that the plan knows by itself. Raises CheckpointError for odd headers."""
-        glm = known_shape(self.checkpoint.config)
-        if glm is not None:
-            check_layers(self.checkpoint, glm)
-        return glm
+    def glm(self) -> GlmConfig | None:
+        """Of family glm_moe_dsa the plan knows more than a family's description says."""
+        return read_config(self.checkpoint.config) if self.family.name == FAMILY else None
 
     def weights(self, tensor: int) -> tuple[Weights, ...]:
-        """Raises ConfigError when the heads and experts cannot be dealt out over `tensor` ranks."""
-        glm = known_shape(self.checkpoint.config)
+        """Raises ConfigError when the heads and experts cannot be dealt out over `tensor` ranks, and CheckpointError
+        when the headers are not those of the configuration.
+        """
+        glm = self.glm()
         if glm is not None:
-            for key in ("num_attention_heads", "moe_intermediate_size", "intermediate_size", "vocab_size"):
-                if getattr(glm, key) % tensor:
+            check_layers(self.checkpoint, glm)
+            for key, count in (
+                ("num_attention_heads", glm.heads),
+                ("moe_intermediate_size", glm.expert_inner),
+                ("intermediate_size", glm.dense_inner),
+                ("vocab_size", glm.vocab_size),
+            ):
+                if count % tensor:
                     raise ConfigError(
-                        f"parallel.tensor is {tensor}, and the model's {key} of {getattr(glm, key)} cannot be dealt "
-                        "out evenly; choose a divisor."
+                        f"parallel.tensor is {tensor}, and the model's {key} of {count} cannot be dealt out evenly; "
+                        "choose a divisor."
                     )
         return weigh(self.checkpoint, tensor, self.quantization, glm)
 
     def cache(self, kv_dtype: str, mtp: bool) -> tuple[CacheEntry, ...]:
         """Raises CheckpointError when the family does not keep its cache in `kv_dtype`."""
-        glm = known_shape(self.checkpoint.config)
+        glm = self.glm()
         if glm is not None:
             return glm_cache(glm, kv_dtype, mtp)
-        if self.family is None:
-            raise CheckpointError(f"No installed model family describes the cache of {self.checkpoint.path}.")
         return paged_cache(self.family.describe(self.checkpoint.config, kv_dtype).paged)
 
     def caches(self, mtp: bool) -> dict[str, tuple[CacheEntry, ...]]:

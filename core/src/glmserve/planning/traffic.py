@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .glm_moe_dsa import GlmShape
+from glmserve.models.glm_moe_dsa.config import GlmConfig
 
 PARTIAL_BYTES = 4
 """Partial results travel as float32: the ranks add them in a fixed order, and the sum is the same on all of them."""
@@ -36,7 +36,7 @@ class Collective:
         return self.token_payload_bytes * self.peers
 
 
-def glm_traffic(glm: GlmShape, tensor: int, context: int) -> tuple[Collective, ...]:
+def glm_traffic(glm: GlmConfig, tensor: int, context: int) -> tuple[Collective, ...]:
     """The exchanges of a trunk cut over `tensor` ranks whose cache is dealt out over `context` of them.
 
     Tensor parallelism sums the partial outputs of attention and of the MLP, once a layer each, and gathers the logits.
@@ -46,21 +46,21 @@ def glm_traffic(glm: GlmShape, tensor: int, context: int) -> tuple[Collective, .
     found = []
     if tensor > 1:
         found += [
-            Collective("layer sums", 2 * glm.num_hidden_layers, glm.hidden_size * PARTIAL_BYTES, tensor - 1),
+            Collective("layer sums", 2 * glm.layers, glm.hidden * PARTIAL_BYTES, tensor - 1),
             Collective("logits", 1, -(-glm.vocab_size // tensor) * PARTIAL_BYTES, 1),
         ]
     if context > 1:
-        heads = glm.num_attention_heads // tensor
-        query = heads * (glm.kv_lora_rank + glm.qk_rope_head_dim) * QUERY_BYTES
-        partial = heads * (glm.kv_lora_rank + 2) * PARTIAL_BYTES
+        heads = glm.heads // tensor
+        query = heads * glm.latent_width * QUERY_BYTES
+        partial = heads * (glm.kv_rank + 2) * PARTIAL_BYTES
         found += [
-            Collective("queries", glm.num_hidden_layers, query, context - 1),
-            Collective("attention merge", glm.num_hidden_layers, partial, context - 1),
+            Collective("queries", glm.layers, query, context - 1),
+            Collective("attention merge", glm.layers, partial, context - 1),
             Collective("index candidates", len(glm.full_indexers), glm.index_topk * CANDIDATE_BYTES, context - 1),
         ]
     return tuple(found)
 
 
-def prefill_sum_bytes(glm: GlmShape, rows: int) -> int:
+def prefill_sum_bytes(glm: GlmConfig, rows: int) -> int:
     """One layer sum of a prompt chunk of `rows` tokens."""
-    return rows * glm.hidden_size * PARTIAL_BYTES
+    return rows * glm.hidden * PARTIAL_BYTES

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from glmserve.api import Checkpoint, CheckpointError, LinearSpec, Quantization, TensorInfo
+from glmserve.models.glm_moe_dsa.config import GlmConfig
 
 from .components import Component, Split, component_of, layer_of, split_of
-from .glm_moe_dsa import GlmShape, tensor_shapes
+from .glm_moe_dsa import tensor_shapes
 
 EMBEDDING = "model.embed_tokens"
 VECTOR_BYTES = 4
@@ -38,7 +39,7 @@ class _Layer:
 
 
 def weigh(
-    checkpoint: Checkpoint, tensor: int, quantization: Quantization | None, glm: GlmShape | None
+    checkpoint: Checkpoint, tensor: int, quantization: Quantization | None, glm: GlmConfig | None
 ) -> tuple[Weights, ...]:
     """Every component that the checkpoint has, in order.
 
@@ -49,7 +50,7 @@ def weigh(
     num_layers = int(config.get("num_hidden_layers") or 0)
     # A quantized head is written out even where the source had tied it.
     tied = bool(config.get("tie_word_embeddings")) and "lm_head.trellis" not in checkpoint.tensors
-    used = glm.num_experts_per_tok / glm.n_routed_experts if glm is not None else 1.0
+    used = glm.experts_per_token / glm.experts if glm is not None else 1.0
     parts = {} if glm is None else dict(_parameters(tensor_shapes(glm)))
     sums = {component: [0, 0.0, 0, 0, 0.0] for component in Component}
     for layer in _layers(checkpoint.tensors.values()):
@@ -69,14 +70,14 @@ def weigh(
     )
 
 
-def check_layers(checkpoint: Checkpoint, glm: GlmShape) -> None:
+def check_layers(checkpoint: Checkpoint, glm: GlmConfig) -> None:
     """Every layer has its place, and every place its layer, by the names of the headers.
 
     The next-token layers may be missing altogether: converters drop them. Raises CheckpointError that names the layers.
     """
     found = {layer_of(name) for name in checkpoint.tensors}
     needed = {layer_of(name) for name in tensor_shapes(glm)}
-    mtp = {layer for layer in needed if component_of(layer, glm.num_hidden_layers) is Component.MTP}
+    mtp = {layer for layer in needed if component_of(layer, glm.layers) is Component.MTP}
     missing = needed - found
     if mtp <= missing:
         missing -= mtp

@@ -68,6 +68,11 @@ class GlmConfig:
     max_context: int
 
     @property
+    def full_indexers(self) -> tuple[int, ...]:
+        """The layers that select themselves."""
+        return tuple(i for i, full in enumerate(self.full_indexer) if full)
+
+    @property
     def latent_width(self) -> int:
         """Elements of a token's entry in the latent cache: the latent, then the rotated key."""
         return self.kv_rank + self.rope_dim

@@ -21,7 +21,7 @@ log = logging.getLogger("glmserve.models")
 class GlmMoeDsa(ModelFamily):
     name = FAMILY
     architectures = frozenset({"GlmMoeDsaForCausalLM"})
-    capabilities = frozenset({"taps"})
+    capabilities = frozenset({"taps", "next-token"})
     options = frozenset({LATENT_NORM_EPS})
 
     def describe(self, config: Mapping[str, Any], kv_dtype: str) -> ModelInfo:

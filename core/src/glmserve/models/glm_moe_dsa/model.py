@@ -8,7 +8,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from glmserve.api import Checkpoint, ForwardBatch, ForwardOutput, Model, ModelInfo, Quantization
+from glmserve.api import (
+    Checkpoint,
+    ForwardBatch,
+    ForwardOutput,
+    Model,
+    ModelInfo,
+    NextTokenLayer,
+    Quantization,
+)
 
 from ..rope import Rotary, inverse_frequencies
 from .call import new_call
@@ -16,6 +24,7 @@ from .config import GlmConfig
 from .indexer import Selection
 from .layer import DecoderLayer
 from .layout import FINAL_NORM
+from .nextn import GlmNextTokenLayer
 
 
 class GlmMoeDsaModel(Model):
@@ -23,8 +32,9 @@ class GlmMoeDsaModel(Model):
         self, checkpoint: Checkpoint, quantization: Quantization, config: GlmConfig, info: ModelInfo, progress: Any
     ) -> None:
         self.info = info
+        self._checkpoint, self._quantization = checkpoint, quantization
         self.config = config
-        self._rotary = Rotary(*inverse_frequencies(checkpoint.config, config.rope_dim))
+        self.rotary = Rotary(*inverse_frequencies(checkpoint.config, config.rope_dim))
         self.embed = quantization.load_embedding(checkpoint, info.embedding)
         """Token ids, int64 [rows], to [rows, hidden]."""
         self._norm = quantization.load_vector(checkpoint, FINAL_NORM)
@@ -48,7 +58,7 @@ class GlmMoeDsaModel(Model):
 
     def forward(self, batch: ForwardBatch, pools: Mapping[str, torch.Tensor]) -> ForwardOutput:
         x = self.embed(batch.token_ids)
-        call = new_call(batch, self._rotary, pools)
+        call = new_call(batch, self.rotary, pools)
         selection: Selection | None = None
         taps = {}
         for i, layer in enumerate(self.layers):
@@ -60,6 +70,9 @@ class GlmMoeDsaModel(Model):
         if not len(batch.logit_rows):
             return ForwardOutput(x.new_empty(0, self.info.vocab_size), taps)
         return ForwardOutput(self.head(self._normed(x[batch.logit_rows])), taps)
+
+    def load_next_token_layer(self) -> NextTokenLayer:
+        return GlmNextTokenLayer(self._checkpoint, self._quantization, self, kv_dtype_of(self.info))
 
     def _normed(self, x: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, self._norm.shape, self._norm, self.config.eps)
