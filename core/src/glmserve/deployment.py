@@ -13,6 +13,7 @@ from glmserve.planning.headers import PlannedCheckpoint
 from glmserve.planning.missing import BRINGS, Missing, missing_provider
 from glmserve.planning.plan import Plan, make_plan
 from glmserve.planning.subject import Subject
+from glmserve.planning.weights import check_stored
 from glmserve.plugins import Kind, Plugins
 from glmserve.profiles import Profile
 
@@ -52,9 +53,12 @@ def plan(profile: Profile, plugins: Plugins, *, fetch_headers: bool = False, pro
     missing = _check_providers(profile, plugins, names)
     family = plugins.family(names["family"])()
     _set_options(checkpoint, profile, family)
-    engine_options(profile, family.describe(checkpoint.config, profile.engine.kv_dtype).max_context)
+    info = family.describe(checkpoint.config, profile.engine.kv_dtype)
+    engine_options(profile, info.max_context)
     absent = {one.kind for one in missing}
     quantization = None if "quantization" in absent else plugins.quantization(names["quantization"])()
+    if quantization is not None:
+        check_stored(checkpoint, quantization, info)
     subject = Subject(checkpoint, headers, family, quantization)
     return make_plan(profile, _spelt(names), missing, path is not None, subject)
 
@@ -143,15 +147,14 @@ def _spelt(names: dict[Kind, str]) -> dict[str, str]:
 
 def _check_providers(profile: Profile, plugins: Plugins, names: dict[Kind, str]) -> tuple[Missing, ...]:
     """Refuse names that nobody provides and combinations that do not work; what a plugin will bring is returned."""
+    # First: where it has taken the drafter's place already, the key at fault is its own.
+    if profile.drafter.fallback:
+        _missing(profile, plugins, "drafter", "drafter.fallback", profile.drafter.fallback)
     missing = []
     for kind, name in names.items():
         if name == AUTO and kind in ("family", "quantization"):
             continue
-        try:
-            found = missing_provider(plugins, kind, name)
-        except PluginError as error:
-            key = _chosen(profile)[kind][0]
-            raise PluginError(f"{profile.where(key)}: {key}: {error}") from None
+        found = _missing(profile, plugins, kind, _chosen(profile)[kind][0], name)
         missing += [found] if found is not None else []
     if not missing and AUTO not in (names["family"], names["quantization"]):
         plugins.check_combination(names)
@@ -162,6 +165,14 @@ def _check_providers(profile: Profile, plugins: Plugins, names: dict[Kind, str])
             if finding.level == "error":
                 raise ConfigError(f"{profile.where('transport')}: {finding.message}")
     return tuple(missing)
+
+
+def _missing(profile: Profile, plugins: Plugins, kind: Kind, key: str, name: str) -> Missing | None:
+    """As `missing_provider`; the refusal says where `key` named it."""
+    try:
+        return missing_provider(plugins, kind, name)
+    except PluginError as error:
+        raise PluginError(f"{profile.where(key)}: {key}: {error}") from None
 
 
 def _present(profile: Profile) -> Path | None:
