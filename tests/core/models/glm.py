@@ -15,6 +15,7 @@ from glmserve.api import Quantization
 from glmserve.models.dense import Dense
 from glmserve.models.glm_moe_dsa import GlmMoeDsa
 from glmserve.models.glm_moe_dsa.call import dense_rows
+from glmserve.models.glm_moe_dsa.layer import DecoderLayer
 from glmserve.models.glm_moe_dsa.mla import LatentAttention
 from glmserve.models.glm_moe_dsa.model import GlmMoeDsaModel
 from glmserve.store.checkpoint import open_checkpoint
@@ -218,10 +219,13 @@ def expected_sets(reference: Any, ids: list[int]) -> list[list[set[int]]]:
 
 
 @contextmanager
-def recorded_sets(model: GlmMoeDsaModel, rows: int) -> Iterator[list[list[set[int]]]]:
-    """By layer and row, the positions that our layers attend to in the calls made within."""
-    found: list[list[set[int]]] = [[set() for _ in range(rows)] for _ in model.layers]
-    layer_of = {id(layer.attention): i for i, layer in enumerate(model.layers)}
+def recorded_sets(
+    model: GlmMoeDsaModel, rows: int, layers: Sequence[DecoderLayer] = ()
+) -> Iterator[list[list[set[int]]]]:
+    """By layer (the model's, or those that are given) and row, what they attend to in the calls made within."""
+    layers = layers or model.layers
+    found: list[list[set[int]]] = [[set() for _ in range(rows)] for _ in layers]
+    layer_of = {id(layer.attention): i for i, layer in enumerate(layers)}
     topk = model.config.index_topk
     own = LatentAttention.__call__
 

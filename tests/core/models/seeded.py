@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def golden_outputs() -> Tensors:
     """prompt_ids int64 [24] and generated_ids int64 [12]; float32 logits [24, vocabulary] of the prompt and
     decode_logits [12, vocabulary] that chose the generated ones; hidden.N [24, hidden]: N = 0 embedded, N = layers past
     the final norm, else what layer N - 1 returned; int32 topk.N [24, index_topk], what layer N attended to; float64
-    weights, the sums of the tensors."""
+    weights, the sums of the tensors. Of the next-token layer, rows 0 to 22: mtp_logits, mtp_hidden_normed, mtp_topk."""
     return load_file(OUTPUTS)
 
 
@@ -60,34 +61,10 @@ def seeded_tensors(config: GlmConfig, seed: int = SEED) -> Tensors:
     """
     drawing = torch.Generator().manual_seed(seed)
     found: Tensors = {"model.embed_tokens.weight": torch.randn(config.vocab_size, config.hidden, generator=drawing)}
-
-    def matrix(name: str, *shape: int) -> torch.Tensor:
-        found[f"{name}.weight"] = torch.randn(*shape, generator=drawing) / math.sqrt(shape[-1])
-        return found[f"{name}.weight"]
-
-    def norm(name: str, width: int) -> None:
-        found[f"{name}.weight"] = 1.0 + 0.2 * torch.randn(width, generator=drawing)
-
-    def swiglu(name: str, inner: int) -> None:
-        matrix(f"{name}.gate_proj", inner, config.hidden)
-        matrix(f"{name}.up_proj", inner, config.hidden)
-        matrix(f"{name}.down_proj", config.hidden, inner)
-
+    draw = Drawing(config, drawing, found)
     for i, (full, sparse) in enumerate(zip(config.full_indexer, config.sparse_mlp, strict=True)):
-        attention, mlp = f"{at(i)}.self_attn", f"{at(i)}.mlp"
-        matrix(f"{attention}.q_a_proj", config.q_rank, config.hidden)
-        norm(f"{attention}.q_a_layernorm", config.q_rank)
-        matrix(f"{attention}.q_b_proj", config.heads * (config.nope_dim + config.rope_dim), config.q_rank)
-        matrix(f"{attention}.kv_a_proj_with_mqa", config.latent_width, config.hidden)
-        norm(f"{attention}.kv_a_layernorm", config.kv_rank)
-        matrix(f"{attention}.kv_b_proj", config.heads * (config.nope_dim + config.value_dim), config.kv_rank)
-        matrix(f"{attention}.o_proj", config.hidden, config.heads * config.value_dim)
-        if full:
-            matrix(f"{attention}.indexer.wq_b", config.index_heads * config.index_dim, config.q_rank)
-            matrix(f"{attention}.indexer.wk", config.index_dim, config.hidden)
-            norm(f"{attention}.indexer.k_norm", config.index_dim)
-            found[f"{attention}.indexer.k_norm.bias"] = 0.2 * torch.randn(config.index_dim, generator=drawing)
-            matrix(f"{attention}.indexer.weights_proj", config.index_heads, config.hidden)
+        mlp = f"{at(i)}.mlp"
+        draw.attention(i, full)
         if sparse:
             fused = torch.randn(config.experts, 2 * config.expert_inner, config.hidden, generator=drawing)
             down = torch.randn(config.experts, config.hidden, config.expert_inner, generator=drawing)
@@ -96,15 +73,75 @@ def seeded_tensors(config: GlmConfig, seed: int = SEED) -> Tensors:
                 found[f"{mlp}.experts.{e}.gate_proj.weight"] = gate.clone()
                 found[f"{mlp}.experts.{e}.up_proj.weight"] = up.clone()
                 found[f"{mlp}.experts.{e}.down_proj.weight"] = down[e] / math.sqrt(config.expert_inner)
-            matrix(f"{mlp}.gate", config.experts, config.hidden)
-            swiglu(f"{mlp}.shared_experts", config.expert_inner * config.shared_experts)
+            draw.matrix(f"{mlp}.gate", config.experts, config.hidden)
+            draw.swiglu(f"{mlp}.shared_experts", config.expert_inner * config.shared_experts)
         else:
-            swiglu(mlp, config.dense_inner)
-        norm(f"{at(i)}.input_layernorm", config.hidden)
-        norm(f"{at(i)}.post_attention_layernorm", config.hidden)
-    norm("model.norm", config.hidden)
-    matrix("lm_head", config.vocab_size, config.hidden)
+            draw.swiglu(mlp, config.dense_inner)
+        draw.norm(f"{at(i)}.input_layernorm", config.hidden)
+        draw.norm(f"{at(i)}.post_attention_layernorm", config.hidden)
+    draw.norm("model.norm", config.hidden)
+    draw.matrix("lm_head", config.vocab_size, config.hidden)
     for i, sparse in enumerate(config.sparse_mlp):
         if sparse:  # near 7, as in real checkpoints, where 16 bits would leave few distinct values
-            found[f"{at(i)}.mlp.gate.{BIAS}"] = 6.94 + 0.06 * torch.randn(config.experts, generator=drawing)
+            draw.choice_bias(i)
+    return found | seeded_nextn(config, seed) if config.nextn_layers else found
+
+
+def seeded_nextn(config: GlmConfig, seed: int = SEED) -> Tensors:
+    """Of the next-token-prediction layer, from a seed of its own."""
+    found: Tensors = {}
+    draw = Drawing(config, torch.Generator().manual_seed(seed + 1), found)
+    prefix = at(config.layers)
+    draw.norm(f"{prefix}.enorm", config.hidden)
+    draw.norm(f"{prefix}.hnorm", config.hidden)
+    draw.matrix(f"{prefix}.eh_proj", config.hidden, 2 * config.hidden)
+    for name in ("shared_head.norm", "input_layernorm", "post_attention_layernorm"):
+        draw.norm(f"{prefix}.{name}", config.hidden)
+    draw.attention(config.layers, full=True)
+    draw.matrix(f"{prefix}.mlp.gate", config.experts, config.hidden)
+    draw.choice_bias(config.layers)
+    draw.swiglu(f"{prefix}.mlp.shared_experts", config.expert_inner * config.shared_experts)
+    for e in range(config.experts):
+        draw.swiglu(f"{prefix}.mlp.experts.{e}", config.expert_inner)
     return found
+
+
+@dataclass
+class Drawing:
+    """Draws tensors one after another, and puts them under their names."""
+
+    config: GlmConfig
+    generator: torch.Generator
+    found: Tensors
+
+    def matrix(self, name: str, *shape: int) -> None:
+        self.found[f"{name}.weight"] = torch.randn(*shape, generator=self.generator) / math.sqrt(shape[-1])
+
+    def norm(self, name: str, width: int) -> None:
+        self.found[f"{name}.weight"] = 1.0 + 0.2 * torch.randn(width, generator=self.generator)
+
+    def choice_bias(self, index: int) -> None:
+        bias = 6.94 + 0.06 * torch.randn(self.config.experts, generator=self.generator)
+        self.found[f"{at(index)}.mlp.gate.{BIAS}"] = bias
+
+    def swiglu(self, name: str, inner: int) -> None:
+        self.matrix(f"{name}.gate_proj", inner, self.config.hidden)
+        self.matrix(f"{name}.up_proj", inner, self.config.hidden)
+        self.matrix(f"{name}.down_proj", self.config.hidden, inner)
+
+    def attention(self, index: int, full: bool) -> None:
+        config, prefix = self.config, f"{at(index)}.self_attn"
+        self.matrix(f"{prefix}.q_a_proj", config.q_rank, config.hidden)
+        self.norm(f"{prefix}.q_a_layernorm", config.q_rank)
+        self.matrix(f"{prefix}.q_b_proj", config.heads * (config.nope_dim + config.rope_dim), config.q_rank)
+        self.matrix(f"{prefix}.kv_a_proj_with_mqa", config.latent_width, config.hidden)
+        self.norm(f"{prefix}.kv_a_layernorm", config.kv_rank)
+        self.matrix(f"{prefix}.kv_b_proj", config.heads * (config.nope_dim + config.value_dim), config.kv_rank)
+        self.matrix(f"{prefix}.o_proj", config.hidden, config.heads * config.value_dim)
+        if full:
+            indexer = f"{prefix}.indexer"
+            self.matrix(f"{indexer}.wq_b", config.index_heads * config.index_dim, config.q_rank)
+            self.matrix(f"{indexer}.wk", config.index_dim, config.hidden)
+            self.norm(f"{indexer}.k_norm", config.index_dim)
+            self.found[f"{indexer}.k_norm.bias"] = 0.2 * torch.randn(config.index_dim, generator=self.generator)
+            self.matrix(f"{indexer}.weights_proj", config.index_heads, config.hidden)

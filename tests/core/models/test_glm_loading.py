@@ -17,7 +17,7 @@ from glmserve.plugins import load_plugins
 from glmserve.store.checkpoint import open_checkpoint
 
 from .formulas import compute
-from .glm import load, logits_in_cuts, nextn_tensors, prompt
+from .glm import load, logits_in_cuts, prompt
 from .seeded import Tensors, golden_config, seeded_tensors, write
 
 IDS = prompt(40, vocabulary=512)
@@ -31,9 +31,7 @@ Edit = Callable[[Tensors], Any]
 @pytest.fixture(scope="module")
 def tensors() -> Tensors:
     """All of a checkpoint: 7 layers and the next-token-prediction layer."""
-    made = seeded_tensors(read_config(golden_config()))
-    torch.manual_seed(3)
-    return made | nextn_tensors(made, 7, 128)
+    return seeded_tensors(read_config(golden_config()))
 
 
 @pytest.fixture
