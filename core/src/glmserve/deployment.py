@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glmserve.api import CheckpointError, ConfigError, PluginError, SourceError, Topology
+from glmserve.models.config import Keys
 from glmserve.planning.facts import load_facts
 from glmserve.planning.headers import PlannedCheckpoint
 from glmserve.planning.missing import BRINGS, Missing, missing_provider
@@ -211,18 +212,19 @@ def _opened(
 def _resolved(profile: Profile, plugins: Plugins, checkpoint: Checkpoint, names: dict[Kind, str]) -> dict[Kind, str]:
     """The names with what "auto" stands for."""
     family, quantization = names["family"], names["quantization"]
+    keys = Keys(checkpoint.config)
     if family == AUTO:
-        asked = checkpoint.config.get("architectures") or ()
+        asked = keys.names("architectures")
         fitting = plugins.families_of(checkpoint)
         if not fitting:
             raise CheckpointError(
-                f"No installed model family runs {', '.join(map(str, asked)) or 'an unnamed architecture'} "
+                f"No installed model family runs {', '.join(asked) or 'an unnamed architecture'} "
                 f"({checkpoint.path}); there is {', '.join(plugins.names('family'))}."
             )
         family = fitting[0]
     if quantization == AUTO:
         fitting = plugins.quantizations_of(checkpoint)
-        method = str((checkpoint.config.get("quantization_config") or {}).get("quant_method"))
+        method = str(keys.section("quantization_config").get("quant_method"))
         if not fitting and ("quantization", method) in BRINGS:
             fitting = [method]
         if len(fitting) != 1:
