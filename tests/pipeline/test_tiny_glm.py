@@ -26,7 +26,8 @@ from .conftest import Server
 HELD_OUT: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[2] / "models" / "tiny_glm" / "held_out.json").read_text("utf-8")
 )
-GREEDY = {"model": "default", "temperature": 0}
+# The longest answer has some 60 tokens; a turn that does not end must not take minutes to fail.
+GREEDY = {"model": "default", "temperature": 0, "max_tokens": 200}
 STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 TOKENIZER = Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))
 TEMPLATE = Template()
