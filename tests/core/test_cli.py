@@ -202,6 +202,12 @@ def test_a_port_in_use_is_one_sentence_and_exit_code_1(profile: Path) -> None:
                     ("--profile", "four-spark", "--set", "cache.options={ disk_gib = 'all' }"),
                     "--set cache.options: disk_gib is 'all'; a number of GiB is needed.",
                 ),
+                (
+                    2,
+                    ("--profile", "four-spark", "--set", "drafter.fallback=nobody"),
+                    "--set drafter.fallback: drafter.fallback: No drafter named 'nobody' is installed",
+                ),
+                (2, ("--set", "device.memory_gib=1e308"), "--set device.memory_gib: device.memory_gib should be less"),
             )
         ),
     ],

@@ -134,10 +134,13 @@ def test_every_hook_belongs_to_one_seam() -> None:
 
 def test_hook_quantizations(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plugins = plugins_with(QUANTIZATION, tmp_path, monkeypatch)
-    memory = planned(checkpoint, plugins, tmp_path, "model.quantization=halves").memory
+    figures = planned(checkpoint, plugins, tmp_path, "model.quantization=halves").figures
     embedding_bytes = 4 * tiny.VOCAB * 48
-    assert memory is not None
-    assert memory.weights_bytes == 9 * 1000 + embedding_bytes  # four linear layers in each of two blocks, and the head
+    assert figures is not None
+    assert (
+    # Seven linear layers in each of two blocks, and the head; two norms in each, and the last.
+    assert figures.memory.weights_bytes == 15 * 1000 + embedding_bytes + 4 * 5 * 48
+    )  # four linear layers in each of two blocks, and the head
     with pytest.raises(CheckpointError, match=r"dense and halves can read .*; set model\.quantization to one of"):
         planned(checkpoint, plugins, tmp_path)
 
@@ -176,5 +179,5 @@ def test_hook_model_families(checkpoint: Path, tmp_path: Path, monkeypatch: pyte
     (parrot / "model.safetensors").symlink_to(checkpoint / "model.safetensors")
     resolved = planned(parrot, plugins, tmp_path)
     assert resolved.providers["family"] == "parrot"
-    assert resolved.memory is not None
-    assert resolved.memory.kv_bytes == 32768 * 10 * 4
+    assert resolved.figures is not None
+    assert resolved.figures.memory.kv_bytes == 32768 * 10 * 4

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glmserve.api import CheckpointError, ConfigError, PluginError, SourceError, Topology
+from glmserve.models.config import Keys
 from glmserve.planning.facts import load_facts
 from glmserve.planning.headers import PlannedCheckpoint
 from glmserve.planning.missing import BRINGS, Missing, missing_provider
 from glmserve.planning.plan import Plan, make_plan
 from glmserve.planning.subject import Subject
+from glmserve.planning.weights import check_stored
 from glmserve.plugins import Kind, Plugins
 from glmserve.profiles import Profile
 
@@ -52,9 +54,12 @@ def plan(profile: Profile, plugins: Plugins, *, fetch_headers: bool = False, pro
     missing = _check_providers(profile, plugins, names)
     family = plugins.family(names["family"])()
     _set_options(checkpoint, profile, family)
-    engine_options(profile, family.describe(checkpoint.config, profile.engine.kv_dtype).max_context)
+    info = family.describe(checkpoint.config, profile.engine.kv_dtype)
+    engine_options(profile, info.max_context)
     absent = {one.kind for one in missing}
     quantization = None if "quantization" in absent else plugins.quantization(names["quantization"])()
+    if quantization is not None:
+        check_stored(checkpoint, quantization, info)
     subject = Subject(checkpoint, headers, family, quantization)
     return make_plan(profile, _spelt(names), missing, path is not None, subject)
 
@@ -143,15 +148,14 @@ def _spelt(names: dict[Kind, str]) -> dict[str, str]:
 
 def _check_providers(profile: Profile, plugins: Plugins, names: dict[Kind, str]) -> tuple[Missing, ...]:
     """Refuse names that nobody provides and combinations that do not work; what a plugin will bring is returned."""
+    # First: where it has taken the drafter's place already, the key at fault is its own.
+    if profile.drafter.fallback:
+        _missing(profile, plugins, "drafter", "drafter.fallback", profile.drafter.fallback)
     missing = []
     for kind, name in names.items():
         if name == AUTO and kind in ("family", "quantization"):
             continue
-        try:
-            found = missing_provider(plugins, kind, name)
-        except PluginError as error:
-            key = _chosen(profile)[kind][0]
-            raise PluginError(f"{profile.where(key)}: {key}: {error}") from None
+        found = _missing(profile, plugins, kind, _chosen(profile)[kind][0], name)
         missing += [found] if found is not None else []
     if not missing and AUTO not in (names["family"], names["quantization"]):
         plugins.check_combination(names)
@@ -162,6 +166,14 @@ def _check_providers(profile: Profile, plugins: Plugins, names: dict[Kind, str])
             if finding.level == "error":
                 raise ConfigError(f"{profile.where('transport')}: {finding.message}")
     return tuple(missing)
+
+
+def _missing(profile: Profile, plugins: Plugins, kind: Kind, key: str, name: str) -> Missing | None:
+    """As `missing_provider`; the refusal says where `key` named it."""
+    try:
+        return missing_provider(plugins, kind, name)
+    except PluginError as error:
+        raise PluginError(f"{profile.where(key)}: {key}: {error}") from None
 
 
 def _present(profile: Profile) -> Path | None:
@@ -200,18 +212,19 @@ def _opened(
 def _resolved(profile: Profile, plugins: Plugins, checkpoint: Checkpoint, names: dict[Kind, str]) -> dict[Kind, str]:
     """The names with what "auto" stands for."""
     family, quantization = names["family"], names["quantization"]
+    keys = Keys(checkpoint.config)
     if family == AUTO:
-        asked = checkpoint.config.get("architectures") or ()
+        asked = keys.names("architectures")
         fitting = plugins.families_of(checkpoint)
         if not fitting:
             raise CheckpointError(
-                f"No installed model family runs {', '.join(map(str, asked)) or 'an unnamed architecture'} "
+                f"No installed model family runs {', '.join(asked) or 'an unnamed architecture'} "
                 f"({checkpoint.path}); there is {', '.join(plugins.names('family'))}."
             )
         family = fitting[0]
     if quantization == AUTO:
         fitting = plugins.quantizations_of(checkpoint)
-        method = str((checkpoint.config.get("quantization_config") or {}).get("quant_method"))
+        method = str(keys.section("quantization_config").get("quant_method"))
         if not fitting and ("quantization", method) in BRINGS:
             fitting = [method]
         if len(fitting) != 1:

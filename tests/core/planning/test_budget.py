@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from glmserve.planning.budget import GIB, Budget, budget, remedies
+from glmserve.planning.components import Component
 from glmserve.profiles import Profile, load_profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -95,6 +96,14 @@ def test_narrower_experts_are_advised_down_to_what_is_missing() -> None:
     (pack,) = [r for r in remedies(asked, subject(), shipped_weights(), now) if "model.source" in r.change]
     assert now.left_bytes < 0 <= pack.left_bytes < 0.5 * GIB
     assert pack.change["model.source"] == "a pack whose experts take at most 3.12 bits a weight"
+
+
+def test_a_pack_without_its_next_token_layer_is_not_advised_to_draft_with_it() -> None:
+    asked = profile(*sizes(1_048_576, "bfloat16", 1), drafter="dflash2")
+    kept = tuple(part for part in shipped_weights() if part.component is not Component.MTP)
+    for weights, advised in ((shipped_weights(), {"mtp", "none"}), (kept, {"none"})):
+        found = remedies(asked, subject(), weights, budget(asked, subject(), weights, DEVICE_BYTES))
+        assert {r.change["drafter.name"] for r in found if "drafter.name" in r.change} == advised
 
 
 def test_what_fits_alone_comes_first() -> None:

@@ -69,6 +69,14 @@ def test_facts_that_do_not_exist_are_refused_with_the_nearest_name(tmp_path: Pat
             {"architectures": ["Glm5NextForConditionalGeneration"]},
             r"^x is not here, and facts of \['Glm5NextFor.*'\] cannot .* glm_moe_dsa only\.",
         ),
+        ({"architectures": "GlmMoeDsaForCausalLM"}, r"has architectures = 'GlmMoe.*'; a list of names is needed\.$"),
+        ({"architectures": [["x"]]}, r"has architectures = \[\['x'\]\]; a list of names is needed\.$"),
+        ({"rope_parameters": 3}, r"has rope_parameters = 3; keys with values are needed\.$"),
+        ({"rope_parameters": {"rope_theta": "x"}}, r"has rope_theta = 'x'; a positive number is needed\.$"),
+        ({"rope_parameters": {"rope_theta": -1}}, r"has rope_theta = -1; a positive number is needed\.$"),
+        ({"rope_scaling": [1]}, r"has rope_scaling = \[1\]; keys with values are needed\.$"),
+        ({"model_type": "glm5_next"}, r"^This is GLM-5\.3-Flash \(glm5_next\), another architecture"),
+        ({"quantization_config": 5}, r"has quantization_config = 5; keys with values are needed\.$"),
         ({"quantization_config": {"quant_method": "awq"}}, r"^The facts store weights as 'awq', which the plan knows"),
     ],
 )
@@ -96,6 +104,8 @@ def test_a_drafter_is_never_guessed() -> None:
         dflash2(drafter(architectures=["DFlashDraftModel"]))
     with pytest.raises(CheckpointError, match=r"has head_dim = None; a positive integer is needed\.$"):
         dflash2(drafter(head_dim=None))
+    with pytest.raises(CheckpointError, match=r"has dflash_config = 5; keys with values are needed\.$"):
+        dflash2(drafter(dflash_config=5))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from glmserve.api import CheckpointError, ConfigError, TensorInfo
@@ -11,7 +12,7 @@ from glmserve.models.glm_moe_dsa import GlmMoeDsa
 from glmserve.planning.cache import KV_DTYPES
 from glmserve.planning.components import Component, Split, component_of, layer_of, split_of
 from glmserve.planning.glm_moe_dsa import tensor_shapes
-from glmserve.planning.weights import check_layers, rank_bytes, weigh
+from glmserve.planning.weights import check_layers, check_stored, rank_bytes, weigh
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -140,6 +141,20 @@ def test_a_checkpoint_may_come_without_its_next_token_layer_but_not_with_a_part_
     check_layers(without(*layers), shape())  # type: ignore[arg-type]
     with pytest.raises(CheckpointError, match=r"lacks layers: model\.layers\.78\.eh_proj\.$"):
         check_layers(without("78.eh_proj"), shape())  # type: ignore[arg-type]
+
+
+def test_a_quantization_that_does_not_find_its_tensors_is_refused_by_the_first() -> None:
+    info = GlmMoeDsa().describe(facts().config, "float32")
+    check_stored(stored_as(None), Dense(), info)
+    with pytest.raises(
+        CheckpointError, match=r"no tensor 'model\.layers\.0\..*q_a_proj\.weight', which .* 'dense' reads"
+    ):
+        check_stored(shipped(), Dense(), info)
+    name = "model.layers.4.self_attn.o_proj.weight"
+    turned = stored_as(None)
+    turned.tensors = {**turned.tensors, name: replace(turned.tensors[name], shape=(16384, 6144))}
+    with pytest.raises(CheckpointError, match=rf"tensor '{name}' has shape \[16384, 6144\], but .* \[6144, 16384\]\.$"):
+        check_stored(turned, Dense(), info)
 
 
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES)

@@ -34,6 +34,10 @@ class PagedTensor:
     dtype: str = "float32"
     """A torch dtype's name: a key of ELEMENT_BYTES."""
 
+    def __post_init__(self) -> None:
+        if self.dtype not in ELEMENT_BYTES:
+            raise CheckpointError(f"{self.name} cannot be kept in {self.dtype}; there is {', '.join(ELEMENT_BYTES)}.")
+
     @property
     def token_bytes(self) -> int:
         return ELEMENT_BYTES[self.dtype] * math.prod(self.per_token)

@@ -41,6 +41,22 @@ class Keys:
                 f"The model's configuration has {key} = {value!r}; family {family!r} computes {allowed!r} only."
             )
 
+    def names(self, key: str) -> tuple[str, ...]:
+        """A list of names; a missing or null one is empty."""
+        value = self._config.get(key)
+        names = [] if value is None else value
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise CheckpointError(f"The model's configuration has {key} = {value!r}; a list of names is needed.")
+        return tuple(names)
+
+    def section(self, key: str) -> Mapping[str, Any]:
+        """A configuration within this one; a missing or null one is empty."""
+        value = self._config.get(key)
+        section = {} if value is None else value
+        if not isinstance(section, Mapping):
+            raise CheckpointError(f"The model's configuration has {key} = {value!r}; keys with values are needed.")
+        return section
+
     def token_ids(self, key: str) -> tuple[int, ...]:
         """One id, a list of them, or none."""
         value = self._config.get(key)

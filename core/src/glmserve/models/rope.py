@@ -14,12 +14,26 @@ import torch
 
 from glmserve.api import CheckpointError
 
+from .config import Keys
+
+
+def rope_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration's rotary keys, wherever it has them: rope_parameters, overlaid by rope_scaling, and beside
+    both rope_theta. Raises CheckpointError when one of the two is no mapping.
+    """
+    found: dict[str, Any] = {}
+    if config.get("rope_theta"):
+        found["rope_theta"] = config["rope_theta"]
+    for key in ("rope_parameters", "rope_scaling"):
+        nested = Keys(config).section(key)
+        found |= {name: value for name, value in nested.items() if name != "rope_theta" or value}
+    return found
+
 
 def inverse_frequencies(config: Mapping[str, Any], dim: int) -> tuple[torch.Tensor, float]:
     """(float32 [dim / 2], attention factor) for a configuration. Raises CheckpointError naming an unknown variant."""
-    parameters = config.get("rope_parameters") or {}
-    scaling = {**parameters, **(config.get("rope_scaling") or {})}
-    base = float(scaling.get("rope_theta") or config.get("rope_theta") or 10000.0)
+    scaling = rope_settings(config)
+    base = Keys(scaling).number("rope_theta", 10000.0)
     plain = 1.0 / base ** (torch.arange(0, dim, 2, dtype=torch.int64).to(torch.float32) / dim)
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind in ("default", "none"):
@@ -33,6 +47,8 @@ def inverse_frequencies(config: Mapping[str, Any], dim: int) -> tuple[torch.Tens
             return _yarn(plain, scaling, config, base, dim)
     except KeyError as missing:
         raise CheckpointError(f"RoPE scaling {kind!r} needs the key {missing} in rope_scaling.") from None
+    except (TypeError, ValueError):
+        raise CheckpointError(f"RoPE scaling {kind!r} has a value in {scaling!r} that is no number.") from None
     raise CheckpointError(f"RoPE scaling {kind!r} is not supported; default, linear, llama3 and yarn are.")
 
 

@@ -52,6 +52,11 @@ class Remedy:
         return self.left_bytes >= 0
 
 
+def next_token_drafts(weights: Iterable[Weights]) -> bool:
+    """The checkpoint has the layer that drafter `mtp` runs: some converters drop it."""
+    return any(part.component is Component.MTP for part in weights)
+
+
 def budget(profile: Profile, subject: Subject, weights: Iterable[Weights], device_bytes: int) -> Budget:
     """The profile's, on a device of `device_bytes`."""
     mtp = profile.drafter.name == NEXT_TOKEN
@@ -68,6 +73,8 @@ def remedies(profile: Profile, subject: Subject, weights: tuple[Weights, ...], n
     """What helps a budget that does not fit: what fits alone first, then what saves most."""
     found = []
     for change, changed in _changes(profile, subject):
+        if changed.drafter.name == NEXT_TOKEN and not next_token_drafts(weights):
+            continue
         other = budget(changed, subject, weights, now.device_bytes)
         if other.left_bytes > now.left_bytes:
             found.append(Remedy(change, other.left_bytes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -15,7 +14,6 @@ from .glm_moe_dsa import index_names, paged_tensors
 KV_DTYPES = (*PLAIN, FLOAT8)
 """Every type that a profile may ask for."""
 
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "uint8": 1}
 """By the types of paged tensors."""
 
 
@@ -63,6 +61,6 @@ def paged_cache(paged: Iterable[PagedTensor]) -> tuple[CacheEntry, ...]:
     """The cache of a family that only lists its paged tensors, [tokens, heads, dimension] each."""
     entries: dict[tuple[str, int], int] = {}
     for tensor in paged:
-        entry = (tensor.name.rpartition(".")[2], math.prod(tensor.per_token) * ELEMENT_BYTES[tensor.dtype])
+        entry = (tensor.name.rpartition(".")[2], tensor.token_bytes)
         entries[entry] = entries.get(entry, 0) + 1
     return tuple(CacheEntry(name, layers, nbytes, by_head=True) for (name, nbytes), layers in entries.items())

@@ -34,7 +34,7 @@ def dflash2(facts: Facts) -> DrafterModel:
     Its attention looks back over a window, so that its cache is a ring: [ring, layers, key and value, kv heads, dim].
     """
     config = facts.config
-    if ARCHITECTURE not in (config.get("architectures") or ()):
+    if ARCHITECTURE not in Keys(config).names("architectures"):
         raise CheckpointError(f"The drafter's facts are of {config.get('architectures')!r}, and not of {ARCHITECTURE}.")
     parameters = _parameters(config)
     keys = Keys(config)
@@ -45,11 +45,12 @@ def dflash2(facts: Facts) -> DrafterModel:
 
 def _parameters(config: Mapping[str, Any]) -> int:
     """Every tensor of the drafter; embedding and head are the target's."""
-    keys, own = Keys(config), Keys(config.get("dflash_config") or {})
+    keys = Keys(config)
+    own = Keys(keys.section("dflash_config"))
     hidden, inner = keys.positive("hidden_size"), keys.positive("intermediate_size")
     dim = keys.positive("head_dim")
     queries, kv = keys.positive("num_attention_heads") * dim, keys.positive("num_key_value_heads") * dim
-    taps = len((config.get("dflash_config") or {}).get("target_layer_ids") or ())
+    taps = len(own.token_ids("target_layer_ids"))
     if not taps:
         raise CheckpointError("The drafter's facts have no dflash_config.target_layer_ids, which has no default.")
     kernel, groups = own.positive("conv_kernel_size"), math.ceil(hidden / own.positive("conv_group_size"))

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from glmserve.api import LinearSpec, PagedTensor
+from glmserve.models.config import Keys
 from glmserve.models.glm_moe_dsa import GlmMoeDsa
 from glmserve.models.glm_moe_dsa.config import GlmConfig, read_config
 from glmserve.models.glm_moe_dsa.layout import (
@@ -27,7 +28,7 @@ from glmserve.models.glm_moe_dsa.layout import (
 
 def known_config(config: Mapping[str, Any]) -> GlmConfig | None:
     """The configuration, when it names an architecture of the family. Raises CheckpointError for an odd one."""
-    asked = config.get("architectures") or ()
+    asked = Keys(config).names("architectures")
     return read_config(config) if GlmMoeDsa.architectures.intersection(asked) else None
 
 

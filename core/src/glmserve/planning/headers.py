@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glmserve.api import Checkpoint, CheckpointError, TensorInfo
+from glmserve.models.config import Keys
 from glmserve.models.glm_moe_dsa.config import FAMILY, GlmConfig
 
 from .components import Component, component_of, layer_of
@@ -58,7 +59,7 @@ class PlannedCheckpoint(Checkpoint):
 
 
 def _stored(facts: Facts, glm: GlmConfig) -> Stored:
-    method = (facts.config.get("quantization_config") or {}).get("quant_method")
+    method = Keys(facts.config).section("quantization_config").get("quant_method")
     if method is None:
         return _plain
     if method == "fp8":

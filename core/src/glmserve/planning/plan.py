@@ -7,11 +7,11 @@ from typing import Any
 
 import psutil
 
-from glmserve.api import ConfigError, PluginError
+from glmserve.api import CheckpointError, ConfigError, PluginError
 from glmserve.models.glm_moe_dsa.config import GlmConfig
 from glmserve.profiles import Profile
 
-from .budget import GIB, Budget, Remedy, budget, remedies
+from .budget import GIB, Budget, Remedy, budget, next_token_drafts, remedies
 from .cache import CacheEntry
 from .components import Component
 from .missing import Missing
@@ -211,8 +211,15 @@ def _figures(profile: Profile, subject: Subject) -> Figures:
     cache = subject.cache(profile.engine.kv_dtype, mtp)
     traffic = () if glm is None else glm_traffic(glm, tensor, context)
     drafter = drafter_model(profile)
+    runnable = next_token_drafts(weights)
+    if mtp and not runnable:
+        raise CheckpointError(
+            f"Drafter {NEXT_TOKEN!r} runs the model's own next-token layer, and {subject.checkpoint.path} has none; "
+            "choose another drafter."
+        )
     fallback = profile.drafter.fallback
-    others = {fallback: profile.with_drafter(fallback)} if fallback not in ("", profile.drafter.name) else {}
+    idle = ("", profile.drafter.name) if runnable else ("", profile.drafter.name, NEXT_TOKEN)
+    others = {} if fallback in idle else {fallback: profile.with_drafter(fallback)}
     return Figures(
         headers=subject.headers,
         weights=weights,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from glmserve.api import Checkpoint, CheckpointError, LinearSpec, Quantization, TensorInfo
+from glmserve.api import Checkpoint, CheckpointError, LinearSpec, ModelInfo, Quantization, TensorInfo
 from glmserve.models.glm_moe_dsa.config import GlmConfig
 
 from .components import Component, Split, component_of, layer_of, split_of
@@ -85,6 +85,23 @@ def check_layers(checkpoint: Checkpoint, glm: GlmConfig) -> None:
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise CheckpointError(f"{checkpoint.path} {what} layers: {', '.join(names[:3])}{more}.")
+
+
+def check_stored(checkpoint: Checkpoint, quantization: Quantization, info: ModelInfo) -> None:
+    """Every linear layer is stored as the quantization reads it. Raises CheckpointError that names the first other."""
+    for spec in info.linears:
+        for name, shape in quantization.stored_tensors(checkpoint, spec).items():
+            found = checkpoint.tensors.get(name)
+            if found is None:
+                raise CheckpointError(
+                    f"{checkpoint.path} has no tensor {name!r}, which quantization {quantization.name!r} reads; set "
+                    "model.quantization to what its weights are stored in, or to auto."
+                )
+            if found.shape != shape:
+                raise CheckpointError(
+                    f"{checkpoint.path}: tensor {name!r} has shape {list(found.shape)}, but the configuration needs "
+                    f"{list(shape)}."
+                )
 
 
 def rank_bytes(info: TensorInfo, tensor: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from glmserve.api import CheckpointError
 
 from ..config import Keys
-from ..rope import inverse_frequencies
+from ..rope import inverse_frequencies, rope_settings
 
 FAMILY = "glm_moe_dsa"
 LATENT_NORM_EPS = "latent_norm_eps"
@@ -132,13 +132,13 @@ def read_config(config: Mapping[str, Any]) -> GlmConfig:
 
 
 def _check_rope(config: Mapping[str, Any], dim: int) -> None:
-    nested = config.get("rope_parameters") or {}
-    if not (nested.get("rope_theta") or config.get("rope_theta")):
+    settings = rope_settings(config)
+    if not settings.get("rope_theta"):
         raise CheckpointError(
             "The model's configuration has no rope_theta, neither in rope_parameters nor beside it; add the value the "
             "model was trained with (8000000 for GLM-5.2 and 5.3), for any other gives wrong text."
         )
-    kind = {**nested, **(config.get("rope_scaling") or {})}.get("rope_type", "default")
+    kind = settings.get("rope_type", "default")
     if kind != "default":
         raise CheckpointError(f"rope_type is {kind!r}; family {FAMILY!r} computes unscaled rotary positions only.")
     inverse_frequencies(config, dim)
