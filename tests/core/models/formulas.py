@@ -111,18 +111,22 @@ def selected(
     keep, gaps = torch.zeros_like(causal), h.new_full((len(h),), torch.inf)
     for rows in blocks(len(h)):
         scores = h.new_zeros(len(h[rows]), len(h))
+        hinge = torch.full_like(scores, torch.inf)
         for n in range(heads):
-            scores += weight[rows, n, None] * (q[n, rows] @ k.T / dim**0.5).relu()
+            products, own_weight = q[n, rows] @ k.T / dim**0.5, weight[rows, n, None]
+            scores += own_weight * products.relu()
+            hinge = hinge.minimum((own_weight * products).abs())
         scores = scores.masked_fill(~causal[rows], -torch.inf)
         best = scores.sort(dim=-1, descending=True, stable=True)
         keep[rows] = keep[rows].scatter(1, best.indices[:, :topk], True) & causal[rows]
         if topk < len(h):
             last = best.values[:, topk - 1 : topk]
             gap = (last - best.values[:, topk : topk + 1]).nan_to_num(nan=torch.inf)
-            # Of equal ones, mostly zeros of the ReLU, the earlier is taken: then what is next to them must stay there.
+            # Of equal ones, all zeros of the ReLU, the earlier is taken. It is the same one in float32 when no other
+            # score is next to zero, and none of them was cut off to zero by less than the rounding.
             apart = (scores - last).abs()
-            nearest = apart.where(apart > 0, torch.inf).nan_to_num(nan=torch.inf).amin(1, keepdim=True)
-            gaps[rows] = gap.where(gap > 0, nearest)[:, 0]
+            apart = apart.where(apart > 0, hinge).nan_to_num(nan=torch.inf).amin(1, keepdim=True)
+            gaps[rows] = gap.where(gap > 0, apart)[:, 0]
     return keep, gaps
 
 
