@@ -137,10 +137,8 @@ def test_hook_quantizations(checkpoint: Path, tmp_path: Path, monkeypatch: pytes
     figures = planned(checkpoint, plugins, tmp_path, "model.quantization=halves").figures
     embedding_bytes = 4 * tiny.VOCAB * 48
     assert figures is not None
-    assert (
     # Seven linear layers in each of two blocks, and the head; two norms in each, and the last.
     assert figures.memory.weights_bytes == 15 * 1000 + embedding_bytes + 4 * 5 * 48
-    )  # four linear layers in each of two blocks, and the head
     with pytest.raises(CheckpointError, match=r"dense and halves can read .*; set model\.quantization to one of"):
         planned(checkpoint, plugins, tmp_path)
 

@@ -14,8 +14,6 @@ from .glm_moe_dsa import index_names, paged_tensors
 KV_DTYPES = (*PLAIN, FLOAT8)
 """Every type that a profile may ask for."""
 
-"""By the types of paged tensors."""
-
 
 @dataclass(frozen=True)
 class CacheEntry:
