@@ -25,8 +25,8 @@ class Outcome:
     kept: list[torch.Tensor]
     """By layer bool [tokens, tokens]: the tokens that a row attends to."""
     gaps: torch.Tensor
-    """float64 [tokens]: by how much the last token that was selected beats the first that was not, in the layer where
-    it is closest. Closer than the rounding of float32 either may be selected, and either is right."""
+    """float64 [tokens]: by how much the last token or expert that was chosen beats the first that was not, in the layer
+    where it is closest. Closer than the rounding of float32 either may be chosen, and either is right."""
 
     def sets(self, rows: Sequence[int]) -> Sets:
         """By layer and row, as positions."""
@@ -55,7 +55,11 @@ def compute(
             gaps = gaps.minimum(gap)
         x = x + attention(config, own, h, latent, keep)
         h = rms(x, own["post_attention_layernorm.weight"], config["rms_norm_eps"])
-        x = x + (mixture(config, own, h) if "mlp.gate.weight" in own else swiglu(own, "mlp", h))
+        if "mlp.gate.weight" in own:
+            mixed, gap = mixture(config, own, h)
+            x, gaps = x + mixed, gaps.minimum(gap)
+        else:
+            x = x + swiglu(own, "mlp", h)
         kept.append(keep)
     final = rms(x, weights["model.norm.weight"], config["rms_norm_eps"])
     return Outcome(linear(weights, "lm_head", final), kept, gaps)
@@ -107,14 +111,22 @@ def selected(
     keep, gaps = torch.zeros_like(causal), h.new_full((len(h),), torch.inf)
     for rows in blocks(len(h)):
         scores = h.new_zeros(len(h[rows]), len(h))
+        hinge = torch.full_like(scores, torch.inf)
         for n in range(heads):
-            scores += weight[rows, n, None] * (q[n, rows] @ k.T / dim**0.5).relu()
+            products, own_weight = q[n, rows] @ k.T / dim**0.5, weight[rows, n, None]
+            scores += own_weight * products.relu()
+            hinge = hinge.minimum((own_weight * products).abs())
         scores = scores.masked_fill(~causal[rows], -torch.inf)
         best = scores.sort(dim=-1, descending=True, stable=True)
         keep[rows] = keep[rows].scatter(1, best.indices[:, :topk], True) & causal[rows]
         if topk < len(h):
-            gap = (best.values[:, topk - 1] - best.values[:, topk]).nan_to_num(nan=torch.inf)
-            gaps[rows] = gap.where(gap > 0, torch.inf)  # of equal ones, mostly zeros of the ReLU, the earlier one
+            last = best.values[:, topk - 1 : topk]
+            gap = (last - best.values[:, topk : topk + 1]).nan_to_num(nan=torch.inf)
+            # Of equal ones, all zeros of the ReLU, the earlier is taken. It is the same one in float32 when no other
+            # score is next to zero, and none of them was cut off to zero by less than the rounding.
+            apart = (scores - last).abs()
+            apart = apart.where(apart > 0, hinge).nan_to_num(nan=torch.inf).amin(1, keepdim=True)
+            gaps[rows] = gap.where(gap > 0, apart)[:, 0]
     return keep, gaps
 
 
@@ -123,13 +135,17 @@ def blocks(tokens: int) -> list[slice]:
     return [slice(i, i + 512) for i in range(0, tokens, 512)]
 
 
-def mixture(config: Mapping[str, Any], own: Mapping[str, torch.Tensor], h: torch.Tensor) -> torch.Tensor:
-    probability = linear(own, "mlp.gate", h).sigmoid()
-    chosen = (probability + own["mlp.gate.e_score_correction_bias"]).topk(config["num_experts_per_tok"]).indices
+def mixture(
+    config: Mapping[str, Any], own: Mapping[str, torch.Tensor], h: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """([tokens, hidden], float64 [tokens]: the gaps)"""
+    probability, count = linear(own, "mlp.gate", h).sigmoid(), config["num_experts_per_tok"]
+    best = (probability + own["mlp.gate.e_score_correction_bias"]).topk(count + 1)
+    chosen, gaps = best.indices[:, :count], best.values[:, -2] - best.values[:, -1]
     weight = torch.zeros_like(probability).scatter(1, chosen, probability.gather(1, chosen))
     weight = weight / (weight.sum(-1, keepdim=True) + 1e-20) * config["routed_scaling_factor"]
     routed = [weight[:, e, None] * swiglu(own, f"mlp.experts.{e}", h) for e in range(config["n_routed_experts"])]
-    return swiglu(own, "mlp.shared_experts", h) + sum(routed)
+    return swiglu(own, "mlp.shared_experts", h) + sum(routed), gaps
 
 
 def swiglu(own: Mapping[str, torch.Tensor], name: str, h: torch.Tensor) -> torch.Tensor:
