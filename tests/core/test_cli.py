@@ -156,6 +156,17 @@ def test_four_spark_is_planned_from_facts_alone_and_says_with_1_that_it_would_no
     assert lines[-1].startswith("start         refused: ")
 
 
+def test_a_drafter_whose_size_nobody_told_is_shown_as_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    told = ("--set", "drafter.facts={}")
+    with pytest.raises(SystemExit):
+        main(("run", "--dry-run", "--profile", "four-spark", *told))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["drafter", "dflash2", "not", "known"] in rows
+
+
 def test_four_spark_is_refused_in_one_sentence(tmp_path: Path) -> None:
     ran = glmserve("run", "--profile", "four-spark", HOME=str(tmp_path))
     assert (ran.returncode, ran.stdout) == (2, "")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from glmserve.api import CheckpointError, ConfigError
 from glmserve.models.glm_moe_dsa.config import read_config
-from glmserve.planning.drafters import dflash2
+from glmserve.planning.drafters import check_target, dflash2
 from glmserve.planning.facts import SHIPPED, Facts, load_facts
 from glmserve.planning.headers import PlannedCheckpoint
 
@@ -106,6 +106,14 @@ def test_a_drafter_is_never_guessed() -> None:
         dflash2(drafter(head_dim=None))
     with pytest.raises(CheckpointError, match=r"has dflash_config = 5; keys with values are needed\.$"):
         dflash2(drafter(dflash_config=5))
+
+
+def test_a_drafter_of_another_model_is_refused() -> None:
+    check_target(dflash2(drafter()), 6144, 154_880)
+    with pytest.raises(
+        CheckpointError, match=r"of hidden size 6144 and 100 tokens, and the model has 6144 and 154880: "
+    ):
+        check_target(dflash2(drafter(vocab_size=100)), 6144, 154_880)
 
 
 @pytest.mark.parametrize(

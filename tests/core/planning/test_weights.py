@@ -7,18 +7,15 @@ from dataclasses import replace
 
 import pytest
 from glmserve.api import CheckpointError, ConfigError, TensorInfo
+from glmserve.models.block_fp8 import BlockFp8
 from glmserve.models.dense import Dense
 from glmserve.models.glm_moe_dsa import GlmMoeDsa
 from glmserve.planning.cache import KV_DTYPES
 from glmserve.planning.components import Component, Split, component_of, layer_of, split_of
 from glmserve.planning.glm_moe_dsa import tensor_shapes
 from glmserve.planning.weights import check_layers, check_stored, rank_bytes, weigh
-from hypothesis import given
-from hypothesis import strategies as st
 
 from .glm53 import facts, kit, shape, shipped, stored_as, subject
-
-RANKS = st.sampled_from([1, 2, 4, 8])
 
 
 @pytest.mark.parametrize(
@@ -64,7 +61,7 @@ def test_a_name_tells_layer_component_and_cut(tensor: str, layer: str, component
     assert split_of(layer) is split
 
 
-@given(tensor=RANKS)
+@pytest.mark.parametrize("tensor", [1, 2, 4, 8])
 def test_every_byte_is_on_some_rank_and_only_replicated_ones_on_all(tensor: int) -> None:
     for info in list(shipped().tensors.values())[:4000]:
         held = rank_bytes(info, tensor)
@@ -136,6 +133,17 @@ def test_headers_that_lack_a_layer_or_have_one_too_many_are_refused_by_name() ->
         check_layers(lacking, shape())  # type: ignore[arg-type]
 
 
+def test_an_indexer_that_a_layer_does_not_read_takes_disk_and_no_memory() -> None:
+    more = stored_as(None)
+    plain = weigh(more, 4, None, shape())
+    stray = TensorInfo("model.layers.4.self_attn.indexer.wk.weight", (128, 6144), "BF16", 2 * 128 * 6144)
+    more.tensors = {**more.tensors, stray.name: stray}
+    check_layers(more, shape())
+    for part, other in zip(plain, weigh(more, 4, None, shape()), strict=True):
+        extra = stray.nbytes if part.component is Component.INDEXER else 0
+        assert other == replace(part, stored_bytes=part.stored_bytes + extra)
+
+
 def test_a_checkpoint_may_come_without_its_next_token_layer_but_not_with_a_part_of_it() -> None:
     layers = tuple({layer_of(name) for name in tensor_shapes(shape()) if ".layers.78." in name})
     check_layers(without(*layers), shape())  # type: ignore[arg-type]
@@ -145,9 +153,11 @@ def test_a_checkpoint_may_come_without_its_next_token_layer_but_not_with_a_part_
 
 def test_a_quantization_that_does_not_find_its_tensors_is_refused_by_the_first() -> None:
     info = GlmMoeDsa().describe(facts().config, "float32")
-    check_stored(stored_as(None), Dense(), info)
+    for reads_plain in (Dense(), BlockFp8()):
+        check_stored(stored_as(None), reads_plain, info)
     with pytest.raises(
-        CheckpointError, match=r"no tensor 'model\.layers\.0\..*q_a_proj\.weight', which .* 'dense' reads"
+        CheckpointError,
+        match=r"no tensor 'model\.layers\.0\..*q_a_proj\.weight', which family 'glm_moe_dsa' reads with .* 'dense'",
     ):
         check_stored(shipped(), Dense(), info)
     name = "model.layers.4.self_attn.o_proj.weight"

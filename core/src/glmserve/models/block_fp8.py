@@ -30,9 +30,9 @@ class BlockFp8(Dense):
 
     def stored_tensors(self, checkpoint: Checkpoint, spec: LinearSpec) -> dict[str, tuple[int, ...]]:
         shapes = super().stored_tensors(checkpoint, spec)
-        block = block_size(checkpoint)
         for name, (rows, columns) in list(shapes.items()):
             if name in checkpoint.tensors and checkpoint.tensors[name].dtype == E4M3:
+                block = block_size(checkpoint)
                 shapes[name + SCALE] = (-(-rows // block[0]), -(-columns // block[1]))
         return shapes
 

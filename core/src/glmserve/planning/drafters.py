@@ -22,6 +22,8 @@ BF16_BYTES = 2
 class DrafterModel:
     """Held whole by every rank: a replicated drafter gives the same drafts everywhere."""
 
+    hidden_size: int
+    vocab_size: int
     parameters: int
     weights_bytes: int
     state_bytes: int
@@ -40,7 +42,22 @@ def dflash2(facts: Facts) -> DrafterModel:
     keys = Keys(config)
     entry = 2 * keys.positive("num_key_value_heads") * keys.positive("head_dim") * BF16_BYTES
     ring = RING_MARGIN * keys.positive("sliding_window")
-    return DrafterModel(parameters, parameters * BF16_BYTES, ring * keys.positive("num_hidden_layers") * entry)
+    return DrafterModel(
+        hidden_size=keys.positive("hidden_size"),
+        vocab_size=keys.positive("vocab_size"),
+        parameters=parameters,
+        weights_bytes=parameters * BF16_BYTES,
+        state_bytes=ring * keys.positive("num_hidden_layers") * entry,
+    )
+
+
+def check_target(drafter: DrafterModel, hidden_size: int, vocab_size: int) -> None:
+    """It shares embedding, head and hidden states with its target. Raises CheckpointError when they cannot be."""
+    if (drafter.hidden_size, drafter.vocab_size) != (hidden_size, vocab_size):
+        raise CheckpointError(
+            f"The drafter's facts are of hidden size {drafter.hidden_size} and {drafter.vocab_size} tokens, and the "
+            f"model has {hidden_size} and {vocab_size}: it drafts for another model."
+        )
 
 
 def _parameters(config: Mapping[str, Any]) -> int:

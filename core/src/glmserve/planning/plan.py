@@ -14,6 +14,7 @@ from glmserve.profiles import Profile
 from .budget import GIB, Budget, Remedy, budget, next_token_drafts, remedies
 from .cache import CacheEntry
 from .components import Component
+from .drafters import check_target
 from .missing import Missing
 from .roofline import Decode, decode
 from .subject import NEXT_TOKEN, Subject, drafter_model, pool_bytes, pool_tokens
@@ -211,6 +212,8 @@ def _figures(profile: Profile, subject: Subject) -> Figures:
     cache = subject.cache(profile.engine.kv_dtype, mtp)
     traffic = () if glm is None else glm_traffic(glm, tensor, context)
     drafter = drafter_model(profile)
+    if drafter is not None and glm is not None:
+        check_target(drafter, glm.hidden, glm.vocab_size)
     runnable = next_token_drafts(weights)
     if mtp and not runnable:
         raise CheckpointError(

@@ -88,7 +88,10 @@ def _memory(plan: Plan, figures: Figures) -> Iterator[str]:
     memory = figures.memory
     drafter = plan.providers["drafter"]
     rows: list[tuple[str, ...]] = [("weights", _gib(memory.weights_bytes))]
-    rows += [(f"drafter {drafter}", _gib(memory.drafter_bytes))] if memory.drafter_bytes else []
+    # Of a drafter that is not installed, only facts tell whether it brings a model.
+    unknown = not memory.drafter_bytes and drafter != NEXT_TOKEN and any(one.kind == "drafter" for one in plan.missing)
+    if memory.drafter_bytes or unknown:
+        rows.append((f"drafter {drafter}", "not known" if unknown else _gib(memory.drafter_bytes)))
     rows.append((f"cache, {plan.kv_dtype}, full", _gib(memory.kv_bytes)))
     rows += [(f"reserve: {name.replace('_', ' ')}", _gib(nbytes)) for name, nbytes in memory.reserve_bytes.items()]
     rows.append((f"of {_gib(memory.device_bytes)}", *_verdict(memory)))

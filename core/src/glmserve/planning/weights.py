@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from glmserve.api import Checkpoint, CheckpointError, LinearSpec, ModelInfo, Quantization, TensorInfo
 from glmserve.models.glm_moe_dsa.config import GlmConfig
+from glmserve.models.glm_moe_dsa.layout import unread
 
 from .components import Component, Split, component_of, layer_of, split_of
 from .glm_moe_dsa import tensor_shapes
@@ -52,15 +53,19 @@ def weigh(
     tied = bool(config.get("tie_word_embeddings")) and "lm_head.trellis" not in checkpoint.tensors
     used = glm.experts_per_token / glm.experts if glm is not None else 1.0
     parts = {} if glm is None else dict(_parameters(tensor_shapes(glm)))
+    ignored = () if glm is None else unread(glm)
     sums = {component: [0, 0.0, 0, 0, 0.0] for component in Component}
     for layer in _layers(checkpoint.tensors.values()):
         if tied and layer.name == "lm_head":
             continue  # some checkpoints store the tied head a second time
         component = component_of(layer.name, num_layers)
         parameters = parts.get(layer.name) or sum(_elements(info) for info in layer.tensors)
+        stored = sum(info.nbytes for info in layer.tensors)
+        if layer.name.startswith(ignored):
+            sums[component][2] += stored
+            continue
         held = _held(checkpoint, layer, tensor, None if layer.name == EMBEDDING and not tied else quantization)
         share = {Component.ROUTED: used, Component.MTP: 0.0, Component.EMBEDDING: float(tied)}.get(component, 1.0)
-        stored = sum(info.nbytes for info in layer.tensors)
         for i, value in enumerate((parameters, parameters * share, stored, held, held * share)):
             sums[component][i] += value
     return tuple(
@@ -73,7 +78,8 @@ def weigh(
 def check_layers(checkpoint: Checkpoint, glm: GlmConfig) -> None:
     """Every layer has its place, and every place its layer, by the names of the headers.
 
-    The next-token layers may be missing altogether: converters drop them. Raises CheckpointError that names the layers.
+    The next-token layers may be missing altogether: converters drop them. What nothing reads may be there.
+    Raises CheckpointError that names the layers.
     """
     found = {layer_of(name) for name in checkpoint.tensors}
     needed = {layer_of(name) for name in tensor_shapes(glm)}
@@ -81,7 +87,8 @@ def check_layers(checkpoint: Checkpoint, glm: GlmConfig) -> None:
     missing = needed - found
     if mtp <= missing:
         missing -= mtp
-    for what, names in (("lacks", sorted(missing)), ("has unexpected", sorted(found - needed))):
+    unexpected = sorted(name for name in found - needed if not name.startswith(unread(glm)))
+    for what, names in (("lacks", sorted(missing)), ("has unexpected", unexpected)):
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise CheckpointError(f"{checkpoint.path} {what} layers: {', '.join(names[:3])}{more}.")
@@ -94,8 +101,8 @@ def check_stored(checkpoint: Checkpoint, quantization: Quantization, info: Model
             found = checkpoint.tensors.get(name)
             if found is None:
                 raise CheckpointError(
-                    f"{checkpoint.path} has no tensor {name!r}, which quantization {quantization.name!r} reads; set "
-                    "model.quantization to what its weights are stored in, or to auto."
+                    f"{checkpoint.path} has no tensor {name!r}, which family {info.family!r} reads with quantization "
+                    f"{quantization.name!r}; set model.family and model.quantization to what fits it, or to auto."
                 )
             if found.shape != shape:
                 raise CheckpointError(

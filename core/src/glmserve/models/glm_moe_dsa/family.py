@@ -12,7 +12,7 @@ from ..config import Keys
 from ..entries import FLOAT8, PLAIN, check_kv_dtype
 from ..tensors import check_tensors
 from .config import FAMILY, LATENT_NORM_EPS, GlmConfig, read_config
-from .layout import EMBEDDING, FINAL_NORM, Shapes, at, info_of, layer_vectors, nextn_linears, nextn_vectors
+from .layout import EMBEDDING, FINAL_NORM, Shapes, at, info_of, layer_vectors, nextn_linears, nextn_vectors, unread
 from .model import GlmMoeDsaModel
 
 log = logging.getLogger("glmserve.models")
@@ -45,12 +45,8 @@ def _check_tensors(checkpoint: Checkpoint, quantization: Quantization, config: G
         FINAL_NORM: (config.hidden,),
         **_stored(checkpoint, quantization, info.linears),
     }
-    ignored = []
     for i, (full, sparse) in enumerate(zip(config.full_indexer, config.sparse_mlp, strict=True)):
         needed |= layer_vectors(config, i, full, sparse)
-        if not full:
-            prefix = f"{at(i)}.self_attn.indexer."
-            ignored += [name for name in checkpoint.tensors if name.startswith(prefix)]
     if config.nextn_layers:
         if any(name.startswith(f"{at(config.layers)}.") for name in checkpoint.tensors):
             needed |= _stored(checkpoint, quantization, nextn_linears(config)) | nextn_vectors(config)
@@ -61,6 +57,7 @@ def _check_tensors(checkpoint: Checkpoint, quantization: Quantization, config: G
                 checkpoint.path,
                 config.layers,
             )
+    ignored = [name for name in checkpoint.tensors if name.startswith(unread(config))]
     check_tensors(checkpoint, needed, {}, ignored)
 
 

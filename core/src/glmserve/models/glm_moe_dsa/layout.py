@@ -123,6 +123,11 @@ def layer_vectors(config: GlmConfig, index: int, full: bool, sparse: bool) -> Sh
     return shapes
 
 
+def unread(config: GlmConfig) -> tuple[str, ...]:
+    """What names begin with that some converters write and nothing reads: the indexers of shared layers."""
+    return tuple(f"{at(i)}.self_attn.indexer." for i, full in enumerate(config.full_indexer) if not full)
+
+
 def nextn_linears(config: GlmConfig) -> list[LinearSpec]:
     """Those of the next-token-prediction layer, a decoder layer that always selects itself, and its input product."""
     index = config.layers
