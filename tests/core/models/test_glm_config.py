@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from glmserve.api import CheckpointError
+from glmserve.deployment import plan
 from glmserve.models.glm_moe_dsa.config import read_config
+from glmserve.plugins import load_plugins
+from glmserve.profiles import load_profile
+from safetensors.torch import save_file
 
 from .seeded import golden_config
 
@@ -15,6 +22,20 @@ from .seeded import golden_config
 def test_flash_is_refused_by_name() -> None:
     with pytest.raises(CheckpointError, match=r"GLM-5\.3-Flash \(glm5_next\), another architecture"):
         read_config(golden_config() | {"model_type": "glm5_next"})
+
+
+def test_a_checkpoint_of_flash_is_refused_by_name_before_it_is_loaded(tmp_path: Path) -> None:
+    """Its configuration is nested, and shares hardly a key with that of GLM-5.3."""
+    flash = {
+        "architectures": ["Glm5NextForConditionalGeneration"],
+        "model_type": "glm5_next",
+        "text_config": {"num_hidden_layers": 45, "hidden_size": 4096},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(flash))
+    save_file({"model.embed_tokens.weight": torch.zeros(2, 2)}, tmp_path / "model.safetensors")
+    profile = load_profile("local", [f"model.source=path:{tmp_path}", "model.sha256="], {})
+    with pytest.raises(CheckpointError, match=r"GLM-5\.3-Flash \(glm5_next\), another architecture"):
+        plan(profile, load_plugins(environ={}))
 
 
 @pytest.mark.parametrize(

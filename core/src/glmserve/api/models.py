@@ -150,7 +150,7 @@ class ModelFamily(ABC):
 
     name: ClassVar[str]
     architectures: ClassVar[frozenset[str]]
-    """Values of `config["architectures"]` that this family runs."""
+    """Values of `config["architectures"]` that this family runs, or refuses with a reason in `describe`."""
     options: ClassVar[frozenset[str]] = frozenset()
     """Keys of the configuration that a profile may set in model.options, because checkpoints do not say them."""
     capabilities: ClassVar[frozenset[str]] = frozenset()

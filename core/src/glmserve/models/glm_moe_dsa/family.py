@@ -20,7 +20,8 @@ log = logging.getLogger("glmserve.models")
 
 class GlmMoeDsa(ModelFamily):
     name = FAMILY
-    architectures = frozenset({"GlmMoeDsaForCausalLM"})
+    # Flash is claimed so that it is refused by its name, and not as something unknown.
+    architectures = frozenset({"GlmMoeDsaForCausalLM", "Glm5NextForConditionalGeneration"})
     capabilities = frozenset({"taps", "next-token"})
     options = frozenset({LATENT_NORM_EPS})
 
