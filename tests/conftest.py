@@ -1,11 +1,15 @@
-"""The real model that several parts are checked on."""
+"""The real model that several parts are checked on, and signals as a terminal has them."""
 
+import signal
 from pathlib import Path
 
 import pytest
 from glmserve.profiles import load_profile
 from glmserve.store.pull import pull
 from glmserve.store.sources import parse_source
+
+# What a shell starts in the background ignores interrupts, and its children inherit that: tests send them to some.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
