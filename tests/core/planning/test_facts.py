@@ -67,7 +67,7 @@ def test_facts_that_do_not_exist_are_refused_with_the_nearest_name(tmp_path: Pat
         ),
         (
             {"architectures": ["Glm5NextForConditionalGeneration"]},
-            r"^x is not here, and facts of \['Glm5NextFor.*'\] cannot .* glm_moe_dsa only\.",
+            r"^This is GLM-5\.3-Flash \(glm5_next\), another architecture",
         ),
         ({"architectures": "GlmMoeDsaForCausalLM"}, r"has architectures = 'GlmMoe.*'; a list of names is needed\.$"),
         ({"architectures": [["x"]]}, r"has architectures = \[\['x'\]\]; a list of names is needed\.$"),

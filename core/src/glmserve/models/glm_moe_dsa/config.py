@@ -12,6 +12,7 @@ from ..config import Keys
 from ..rope import inverse_frequencies, rope_settings
 
 FAMILY = "glm_moe_dsa"
+FLASH = "Glm5NextForConditionalGeneration"
 LATENT_NORM_EPS = "latent_norm_eps"
 """Epsilon of q_a_layernorm and kv_a_layernorm. Checkpoints do not say it: transformers' class has 1e-6, the serving
 engines take rms_norm_eps (1e-5). Unset, it is rms_norm_eps."""
@@ -81,7 +82,7 @@ class GlmConfig:
 def read_config(config: Mapping[str, Any]) -> GlmConfig:
     """Raises CheckpointError that names the key that does not fit."""
     keys = Keys(config)
-    if config.get("model_type") == "glm5_next":
+    if config.get("model_type") == "glm5_next" or FLASH in keys.names("architectures"):
         raise CheckpointError(
             "This is GLM-5.3-Flash (glm5_next), another architecture than GLM-5.3's glm_moe_dsa (linear attention, "
             "pooled indexer, hyper-connections, vision), and no installed family runs it; serve GLM-5.3 instead."

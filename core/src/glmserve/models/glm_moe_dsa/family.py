@@ -11,7 +11,7 @@ from glmserve.api import Checkpoint, LinearSpec, Model, ModelFamily, ModelInfo, 
 from ..config import Keys
 from ..entries import FLOAT8, PLAIN, check_kv_dtype
 from ..tensors import check_tensors
-from .config import FAMILY, LATENT_NORM_EPS, GlmConfig, read_config
+from .config import FAMILY, FLASH, LATENT_NORM_EPS, GlmConfig, read_config
 from .layout import EMBEDDING, FINAL_NORM, Shapes, at, info_of, layer_vectors, nextn_linears, nextn_vectors, unread
 from .model import GlmMoeDsaModel
 
@@ -21,7 +21,7 @@ log = logging.getLogger("glmserve.models")
 class GlmMoeDsa(ModelFamily):
     name = FAMILY
     # Flash is claimed so that it is refused by its name, and not as something unknown.
-    architectures = frozenset({"GlmMoeDsaForCausalLM", "Glm5NextForConditionalGeneration"})
+    architectures = frozenset({"GlmMoeDsaForCausalLM", FLASH})
     capabilities = frozenset({"taps", "next-token"})
     options = frozenset({LATENT_NORM_EPS})
 
