@@ -26,6 +26,9 @@ DIGEST = "sha256:" + "a" * 64
             f"pkg:huggingface/a/b@{COMMIT}?repository_url=https://hub.example.org",
         ),
         (("hf", "https://huggingface.co/datasets/a/b", COMMIT), None),
+        (("hf", "https://huggingface.co/a/b%2f", COMMIT), None),
+        (("hf", "https://huggingface.co/a/%2e%2e", COMMIT), None),
+        (("hf", "https://huggingface.co/a/%62", ""), "pkg:huggingface/a/b"),
         (("git", "https://github.com/Org/Repo.git", COMMIT), f"pkg:github/org/repo@{COMMIT}"),
         (("git", "https://git.example.org/a/b", COMMIT), None),
         (
@@ -35,6 +38,7 @@ DIGEST = "sha256:" + "a" * 64
         (("oci", "docker.io/nvidia/cuda", "latest"), None),
         (("file", "https://example.org/x.tar", ""), None),
         (("wheel", "", "1.0+cu130"), "pkg:pypi/my-dist.x@1.0%2Bcu130"),
+        (("wheel", "", " "), "pkg:pypi/my-dist.x"),
     ],
 )
 def test_a_place_of_a_known_type_has_a_package_url(origin: tuple[str, str, str], expected: str | None) -> None:

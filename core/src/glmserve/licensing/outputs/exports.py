@@ -27,6 +27,8 @@ _WEB = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _DISTRIBUTION = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", re.IGNORECASE | re.ASCII)
+# What hubs allow in the name of an owner or a repository.
+_REPOSITORY = re.compile(r"(?!\.{1,2}$)[a-z0-9._-]+", re.IGNORECASE | re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -106,7 +108,7 @@ def version_of(component: Component) -> str:
 
 
 def one_version(text: str) -> str:
-    return text if text.isprintable() and len(text) <= 256 else ""
+    return text if text.isprintable() and text == text.strip() and len(text) <= 256 else ""
 
 
 def git_location(origin: Origin) -> str | None:
@@ -150,7 +152,9 @@ def _repository_url(origin: Origin) -> str | None:
     if not web_url(origin.url):
         return None
     url = urlsplit(origin.url)
-    parts = [part for part in url.path.removesuffix(".git").split("/") if part not in ("", ".", "..")]
+    parts = [unquote(part) for part in url.path.removesuffix(".git").split("/") if part]
+    if not all(_REPOSITORY.fullmatch(part) for part in parts):
+        return None
     if origin.type == "hf" and 1 <= len(parts) <= 2:
         hub = "" if url.netloc == "huggingface.co" else f"?repository_url={url.scheme}://{url.netloc}"
         return f"{_purl('huggingface', parts, one_version(origin.revision))}{hub}"
@@ -160,7 +164,7 @@ def _repository_url(origin: Origin) -> str | None:
 
 
 def _purl(kind: str, path: list[str], version: str) -> str:
-    purl = f"pkg:{kind}/{'/'.join(quote(unquote(part), safe=':') for part in path)}"
+    purl = f"pkg:{kind}/{'/'.join(quote(part, safe=':') for part in path)}"
     return f"{purl}@{quote(version, safe=':')}" if version else purl
 
 
