@@ -83,7 +83,7 @@ def output(model: Model, pools: dict[str, torch.Tensor], *segments: Rows, taps: 
         found,
         torch.arange(len(ids)),
         PAGE_TOKENS,
-        taps,
+        taps=taps,
     )
     with torch.inference_mode():
         return model.forward(batch, pools)

@@ -135,7 +135,7 @@ def test_a_context_starts_on_a_cache_line_wherever_its_pages_are() -> None:
     pool = torch.randn(9, 3, 1, 10)
     for first in range(6):
         segment = Segment(0, 2, 5, torch.arange(first, first + 3), False)
-        batch = ForwardBatch(torch.zeros(2), torch.zeros(2), torch.zeros(2), [segment], torch.zeros(0), page_tokens=3)
+        batch = ForwardBatch(torch.zeros(2), torch.zeros(2), torch.zeros(2), [segment], torch.zeros(0), page_entries=3)
         read = context(pool, places(batch)[0])
         assert torch.equal(read, pool[first : first + 3].flatten(0, 1)[:7])
         assert read.data_ptr() % ALIGNMENT == 0

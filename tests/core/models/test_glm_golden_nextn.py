@@ -48,7 +48,7 @@ def outputs(
             slots=places,
             segments=[Segment(0, rows, start, torch.tensor([0]), chunk)],
             logit_rows=torch.arange(rows),
-            page_tokens=PAGE_TOKENS,
+            page_entries=PAGE_TOKENS,
         )
         with torch.inference_mode():
             found.append(layer.forward(batch, hidden[places], pools))

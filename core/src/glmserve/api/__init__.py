@@ -7,6 +7,7 @@ a record of their origin beside them.
 
 from .caching import Match, Pages, PrefixCache
 from .checkpoint import Checkpoint, TensorInfo
+from .collectives import ALONE, ContextShare, Group, Parallel
 from .drafting import Draft, Drafter
 from .errors import (
     CheckpointError,
@@ -16,6 +17,7 @@ from .errors import (
     LicenseError,
     PluginError,
     QueueFullError,
+    RankError,
     RequestError,
     SourceError,
     UnavailableError,
@@ -32,13 +34,15 @@ from .models import (
     PagedTensor,
     Segment,
 )
-from .quantization import Embedding, Linear, LinearSpec, Quantization
+from .quantization import Embedding, Linear, LinearSpec, Quantization, Shard
 from .transport import Finding, Link, Topology, Transport
 
 __all__ = [
+    "ALONE",
     "Checkpoint",
     "CheckpointError",
     "ConfigError",
+    "ContextShare",
     "Draft",
     "Drafter",
     "Embedding",
@@ -46,6 +50,7 @@ __all__ = [
     "ForwardBatch",
     "ForwardOutput",
     "GlmserveError",
+    "Group",
     "IntegrityError",
     "LicenseError",
     "Linear",
@@ -59,12 +64,15 @@ __all__ = [
     "NextTokenOutput",
     "PagedTensor",
     "Pages",
+    "Parallel",
     "PluginError",
     "PrefixCache",
     "Quantization",
     "QueueFullError",
+    "RankError",
     "RequestError",
     "Segment",
+    "Shard",
     "SourceError",
     "TensorInfo",
     "Topology",

@@ -41,10 +41,11 @@ class Checkpoint(ABC):
     """sha256 hex over all that changes an output: configuration, tensor headers, file digests or sizes and times."""
 
     @abstractmethod
-    def read(self, name: str) -> torch.Tensor:
-        """The tensor as stored, without a copy where the file allows it.
+    def read(self, name: str, rows: range | None = None, columns: range | None = None) -> torch.Tensor:
+        """The tensor as stored, without a copy where the file allows it; of a 2-D one, some rows and columns.
 
-        Float types come in their own dtype and `info.shape`; GGUF block types as uint8 [rows, bytes per row].
+        Float types come in their own dtype and `info.shape`; GGUF block types as uint8 [rows, bytes per row], and
+        their `columns` cover whole blocks. Ranges have steps of 1. Only what is asked for is read from the file.
         Raises CheckpointError when there is no such tensor, IntegrityError when the file is shorter than it says.
         """
 
@@ -60,6 +61,20 @@ class Checkpoint(ABC):
             return self.tensors[name]
         except KeyError:
             raise CheckpointError(f"{self.path} has no tensor {name!r}, which this model family needs.") from None
+
+    def require_part(self, name: str, rows: range | None, columns: range | None) -> TensorInfo:
+        """The header of `name`, for a reader of a part of it. Raises CheckpointError when the part is not there."""
+        from .errors import CheckpointError
+
+        info = self.require(name)
+        if rows is None and columns is None:
+            return info
+        if len(info.shape) != 2:
+            raise CheckpointError(f"{self.path}: tensor {name!r} has shape {info.shape}, and only 2-D ones have parts.")
+        for part, size in zip((rows, columns), info.shape, strict=True):
+            if part is not None and not (0 <= part.start <= part.stop <= size and part.step == 1):
+                raise CheckpointError(f"{self.path}: tensor {name!r} of shape {info.shape} has no part {part}.")
+        return info
 
     def require_rows(self, name: str, rows: torch.Tensor) -> TensorInfo:
         """The header of `name`, for a reader of `rows` (int64 [n]). Raises CheckpointError when they are not there."""

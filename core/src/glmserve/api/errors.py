@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class GlmserveError(Exception):
     """Base of every expected failure. Its message is shown to the user as it stands, never with a traceback."""
@@ -77,3 +79,11 @@ class UnavailableError(GlmserveError):
     def __init__(self, message: str, *, retry_after_s: int = 5) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class RankError(UnavailableError):
+    """Ranks of a group are lost, late or out of step; `ranks` are theirs. The group cannot go on."""
+
+    def __init__(self, message: str, ranks: Sequence[int]) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)

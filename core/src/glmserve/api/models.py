@@ -1,8 +1,8 @@
 """The fifth, smaller seam: model families. A family is the forward pass of an architecture and nothing of serving.
 
-Memory layout. The engine owns one pool per paged tensor, shaped [pages, page_tokens, *per_token]. A token at
-position p of a sequence lives in page `page_table[p // page_tokens]` at offset `p % page_tokens`, in every pool alike:
-entry i of page P in one pool belongs to the same token as entry i of page P in any other.
+Memory layout. The engine owns one pool per paged tensor, shaped [pages, page_entries, *per_token], on every rank. The
+entries that a rank keeps of a sequence, those of all its positions or every n-th (`ContextShare`), follow one another:
+entry e lives in page `page_table[e // page_entries]` at offset `e % page_entries`, in every pool alike.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from .collectives import ContextShare, Parallel
 from .errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -84,11 +85,16 @@ class ForwardBatch:
     positions: torch.Tensor
     """int64 [rows], absolute"""
     slots: torch.Tensor
-    """int64 [rows]: page * page_tokens + offset, where the row's entry is written in every pool."""
+    """int64 [stored rows]: page * page_entries + offset, where the entry of each row that this rank keeps is written in
+    every pool."""
     segments: Sequence[Segment]
     logit_rows: torch.Tensor
     """int64 [n], rows that need logits"""
-    page_tokens: int
+    page_entries: int
+    stored: torch.Tensor | None = None
+    """int64 [stored rows]: the rows whose entries this rank keeps, in order; None when it keeps all."""
+    share: ContextShare = field(default=ContextShare())
+    """The positions that this rank keeps."""
     taps: tuple[int, ...] = ()
     """Layers l whose output (after both residual adds) is wanted; `num_layers` itself stands for the final norm's."""
 
@@ -96,9 +102,11 @@ class ForwardBatch:
 @dataclass
 class ForwardOutput:
     logits: torch.Tensor
-    """float32 [n, vocabulary], for `logit_rows` in order"""
+    """float32 [n, vocabulary], for `logit_rows` in order, on rank 0; [0, vocabulary] on the others"""
+    hidden: torch.Tensor
+    """float32 [rows, hidden], the last layer's output: arithmetic that every rank repeats, so the same bits on all"""
     taps: Mapping[int, torch.Tensor] = field(default_factory=dict)
-    """layer -> float32 [rows, hidden]"""
+    """layer -> float32 [rows, hidden], the same on every rank"""
 
 
 @dataclass(frozen=True)
@@ -108,7 +116,7 @@ class NextTokenOutput:
     hidden: torch.Tensor
     """float32 [rows, hidden], after the layer's own last norm: the `hidden` of the row that follows in a chain"""
     logits: torch.Tensor
-    """float32 [n, vocabulary], for `logit_rows` in order"""
+    """float32 [n, vocabulary], for `logit_rows` in order, on every rank"""
 
 
 class NextTokenLayer(ABC):
@@ -118,7 +126,7 @@ class NextTokenLayer(ABC):
     """
 
     paged: tuple[PagedTensor, ...]
-    """Its own caches, which are not among the model's."""
+    """Its own caches, which are not among the model's. Every rank keeps all positions in them."""
     nbytes: int
 
     @abstractmethod
@@ -129,7 +137,10 @@ class NextTokenLayer(ABC):
 
 
 class Model(ABC):
+    """One rank's part of a model: the ranks make the same calls, which meet in the collectives of their group."""
+
     info: ModelInfo
+    """`paged` is what this rank keeps."""
     row_invariant: bool
     """All linear layers are row-invariant, and so is the rest of the family's arithmetic."""
     nbytes: int
@@ -162,8 +173,17 @@ class ModelFamily(ABC):
         """Shapes from the configuration alone. Raises CheckpointError that names the key that does not fit."""
 
     @abstractmethod
-    def load(self, checkpoint: Checkpoint, quantization: Quantization, info: ModelInfo, progress: Any = None) -> Model:
-        """Load all layers. `progress`, if given, is called as progress(done_bytes, total_bytes).
+    def load(
+        self,
+        checkpoint: Checkpoint,
+        quantization: Quantization,
+        info: ModelInfo,
+        parallel: Parallel = Parallel(),  # noqa: B008 - immutable
+        resident: bool = True,
+    ) -> Model:
+        """Load this rank's part of all layers, reading no more of the checkpoint than that.
 
-        Raises CheckpointError naming missing, unexpected or misshapen tensors.
+        Without `resident`, a layer is read whenever it is called, and dropped after it: slow, in the memory of one.
+        Raises CheckpointError naming missing, unexpected or misshapen tensors, and ConfigError when the model cannot be
+        spread so.
         """

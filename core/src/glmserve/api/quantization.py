@@ -34,6 +34,24 @@ class LinearSpec:
         return sum(self.part_features)
 
 
+@dataclass(frozen=True)
+class Shard:
+    """The part of a linear layer that one rank computes: some output rows of each of its parts, some input columns."""
+
+    rows: tuple[range, ...]
+    """Of each part; steps of 1, possibly empty."""
+    columns: range
+    """Steps of 1, not empty."""
+
+    @staticmethod
+    def whole(spec: LinearSpec) -> Shard:
+        return Shard(tuple(map(range, spec.part_features)), range(spec.in_features))
+
+    @property
+    def out_features(self) -> int:
+        return sum(map(len, self.rows))
+
+
 class Linear(ABC):
     """y[rows, out] = x[rows, in] @ W.T (+ bias), in float32 on CPU."""
 
@@ -75,7 +93,7 @@ class Quantization(ABC):
 
     @abstractmethod
     def memory_bytes(self, checkpoint: Checkpoint, spec: LinearSpec) -> int:
-        """Bytes that `load_linear` will hold, from headers alone."""
+        """Bytes that `load_linear` will hold of the whole layer, from headers alone."""
 
     def stored_tensors(self, checkpoint: Checkpoint, spec: LinearSpec) -> dict[str, tuple[int, ...]]:
         """Name and shape of every tensor that must store the layer, but for its biases, from headers alone."""
@@ -83,8 +101,12 @@ class Quantization(ABC):
         return {f"{part}.weight": (features, spec.in_features) for part, features in parts}
 
     @abstractmethod
-    def load_linear(self, checkpoint: Checkpoint, spec: LinearSpec) -> Linear:
-        """Build the layer. Raises CheckpointError naming the tensor when its type or shape does not fit."""
+    def load_linear(self, checkpoint: Checkpoint, spec: LinearSpec, shard: Shard | None = None) -> Linear:
+        """Build the layer, or the part of it that `shard` says, reading no more than that.
+
+        Of a layer cut by its columns the results are partial and are summed over the ranks, so the bias belongs to the
+        part with column 0. Raises CheckpointError naming the tensor when its type or shape does not fit.
+        """
 
     @abstractmethod
     def load_embedding(self, checkpoint: Checkpoint, name: str) -> Embedding:

@@ -1,6 +1,7 @@
 """Seam 4: how ranks find and reach each other.
 
-A `Link` carries the control messages (step plans) from rank 0 to all ranks. A world of one uses the same calls.
+A `Link` carries tensors among all ranks and control messages (step plans) from rank 0 to the others. A world of one
+uses the same calls.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+from .collectives import Group
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,37 @@ class Finding:
 
 
 class Link(ABC):
-    """An open connection of one rank to its group."""
+    """An open connection of one rank to its group: tensors by collectives, messages by a control channel.
+
+    Rank 0 leads: it publishes messages; every other rank receives them, does them in order, and reports. All waits have
+    a deadline and raise RankError naming the ranks that were waited for. After an error the link is good for `close`
+    only.
+    """
 
     rank: int
     world_size: int
+    group: Group
+    """Of all ranks."""
 
     @abstractmethod
     def publish(self, message: bytes) -> None:
-        """Rank 0: deliver `message` to all other ranks, in order. Raises UnavailableError naming the lost rank."""
+        """Rank 0: send `message` to all other ranks, in order."""
+
+    @abstractmethod
+    def collect(self) -> list[bytes]:
+        """Rank 0: the next report of every other rank, in the order of ranks."""
+
+    @abstractmethod
+    def receive(self) -> bytes:
+        """Other ranks: the next message. Raises UnavailableError when rank 0 is gone, or silent for too long."""
+
+    @abstractmethod
+    def report(self, message: bytes) -> None:
+        """Other ranks: send rank 0 a report."""
+
+    @abstractmethod
+    def abandon(self, reason: str) -> None:
+        """From any thread: every wait on this link, of collectives as well, ends with RankError now and from now on."""
 
     @abstractmethod
     def close(self) -> None:

@@ -60,7 +60,7 @@ class _Context:
             slots=places,
             segments=[Segment(0, count, first, torch.arange(self._pages), chunk=count > 1)],
             logit_rows=torch.arange(count - logits, count),
-            page_tokens=PAGE_TOKENS,
+            page_entries=PAGE_TOKENS,
         )
         return self._layer.forward(batch, hidden, self._pools)
 

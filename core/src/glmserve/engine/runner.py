@@ -61,7 +61,7 @@ class Runner:
             slots=torch.tensor(slots),
             segments=segments,
             logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
-            page_tokens=page_tokens,
+            page_entries=page_tokens,
             taps=self._taps,
         )
         with torch.inference_mode():

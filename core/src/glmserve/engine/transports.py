@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from glmserve.api import ConfigError, Finding, Link, Topology, Transport
+from glmserve.api import ALONE, ConfigError, Finding, Link, Topology, Transport, UnavailableError
 
 
 class LocalLink(Link):
@@ -11,7 +11,21 @@ class LocalLink(Link):
     rank = 0
     world_size = 1
 
+    group = ALONE
+
     def publish(self, message: bytes) -> None:
+        pass
+
+    def collect(self) -> list[bytes]:
+        return []
+
+    def receive(self) -> bytes:
+        raise UnavailableError("A world of one has nobody to hear from.")
+
+    def report(self, message: bytes) -> None:
+        raise UnavailableError("A world of one has nobody to report to.")
+
+    def abandon(self, reason: str) -> None:
         pass
 
     def close(self) -> None:

@@ -37,10 +37,10 @@ def places(batch: ForwardBatch) -> list[Place]:
     found = []
     for segment in batch.segments:
         tokens = segment.start + segment.num_rows
-        pages = segment.pages[: -(-tokens // batch.page_tokens)]
+        pages = segment.pages[: -(-tokens // batch.page_entries)]
         first = int(pages[0])
         consecutive = torch.equal(pages, torch.arange(first, first + len(pages)))
-        slot = first * batch.page_tokens if consecutive else None
+        slot = first * batch.page_entries if consecutive else None
         found.append(Place(segment.first_row, segment.num_rows, segment.start, segment.chunk, tokens, pages, slot))
     return found
 

@@ -36,8 +36,10 @@ class BlockFp8(Dense):
                 shapes[name + SCALE] = (-(-rows // block[0]), -(-columns // block[1]))
         return shapes
 
-    def _matrix(self, checkpoint: Checkpoint, name: str, shape: tuple[int, int]) -> torch.Tensor:
-        stored = super()._matrix(checkpoint, name, shape)
+    def _matrix(
+        self, checkpoint: Checkpoint, name: str, shape: tuple[int, int], rows: range, columns: range
+    ) -> torch.Tensor:
+        stored = super()._matrix(checkpoint, name, shape, rows, columns)
         if checkpoint.tensors[name].dtype != E4M3:
             return stored
         info = checkpoint.require(name + SCALE)
@@ -48,8 +50,10 @@ class BlockFp8(Dense):
                 f"{checkpoint.path}: tensor {info.name!r} is {info.dtype} of shape {list(info.shape)}; the scales of "
                 f"{name!r} in blocks of {list(block)} are F32 of shape {list(expected)}."
             )
-        scales = checkpoint.read(info.name).repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
-        return stored * scales[: shape[0], : shape[1]]
+        # Of these small tensors all is read: the part would be a few bytes here and there.
+        scales = checkpoint.read(info.name)
+        down, across = (torch.arange(p.start, p.stop) // b for p, b in zip((rows, columns), block, strict=True))
+        return stored * scales[down[:, None], across]
 
 
 def block_size(checkpoint: Checkpoint) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from glmserve.api import Checkpoint, CheckpointError, Embedding, Linear, LinearSpec, Quantization
+from glmserve.api import Checkpoint, CheckpointError, Embedding, Linear, LinearSpec, Quantization, Shard
 
 from .packed import PackedLinear
 
@@ -43,14 +43,17 @@ class Dense(Quantization):
     def memory_bytes(self, checkpoint: Checkpoint, spec: LinearSpec) -> int:
         return 4 * spec.in_features * spec.out_features
 
-    def load_linear(self, checkpoint: Checkpoint, spec: LinearSpec) -> Linear:
+    def load_linear(self, checkpoint: Checkpoint, spec: LinearSpec, shard: Shard | None = None) -> Linear:
+        shard = shard or Shard.whole(spec)
         weights = []
-        for part, out_features in zip(spec.parts, spec.part_features, strict=True):
-            weights.append(self._matrix(checkpoint, f"{part}.weight", (out_features, spec.in_features)))
+        for part, features, rows in zip(spec.parts, spec.part_features, shard.rows, strict=True):
+            shape = (features, spec.in_features)
+            weights.append(self._matrix(checkpoint, f"{part}.weight", shape, rows, shard.columns))
         biases = [f"{part}.bias" for part in spec.parts]
         bias = None
-        if any(name in checkpoint.tensors for name in biases):
-            bias = torch.cat([self.load_vector(checkpoint, name) for name in biases])
+        if shard.columns.start == 0 and any(name in checkpoint.tensors for name in biases):
+            vectors = [self.load_vector(checkpoint, name) for name in biases]
+            bias = torch.cat([v[rows.start : rows.stop] for v, rows in zip(vectors, shard.rows, strict=True)])
         return PackedLinear(weights[0] if len(weights) == 1 else torch.cat(weights), bias)
 
     def load_embedding(self, checkpoint: Checkpoint, name: str) -> Embedding:
@@ -65,7 +68,14 @@ class Dense(Quantization):
             )
         return checkpoint.read(name).to(torch.float32).clone()
 
-    def _matrix(self, checkpoint: Checkpoint, name: str, shape: tuple[int, int]) -> torch.Tensor:
+    def block_columns(self, dtype: str) -> int:
+        """Columns that are stored as one."""
+        return 1
+
+    def _matrix(
+        self, checkpoint: Checkpoint, name: str, shape: tuple[int, int], rows: range, columns: range
+    ) -> torch.Tensor:
+        """float32 [rows, columns] of the stored tensor, which is of `shape`."""
         info = checkpoint.require(name)
         self._check_dtype(checkpoint, name)
         if info.shape != shape:
@@ -73,7 +83,13 @@ class Dense(Quantization):
                 f"{checkpoint.path}: tensor {name!r} has shape {list(info.shape)}, but the configuration "
                 f"needs {list(shape)}."
             )
-        return self.to_float(checkpoint.read(name), info.dtype)
+        if (len(rows), len(columns)) == shape:
+            return self.to_float(checkpoint.read(name), info.dtype)
+        block = self.block_columns(info.dtype)
+        first = columns.start // block * block
+        covering = range(first, -(-columns.stop // block) * block)
+        stored = self.to_float(checkpoint.read(name, rows, covering), info.dtype)
+        return stored[:, columns.start - first : columns.stop - first].contiguous()
 
     def _check_dtype(self, checkpoint: Checkpoint, name: str) -> None:
         dtype = checkpoint.require(name).dtype

@@ -21,5 +21,8 @@ class Gguf(Dense):
     def detect(cls, checkpoint: Checkpoint) -> bool:
         return checkpoint.format == "gguf" and any(t.dtype in BLOCK_SIZES for t in checkpoint.tensors.values())
 
+    def block_columns(self, dtype: str) -> int:
+        return BLOCK_SIZES[dtype][0] if dtype in BLOCK_SIZES else 1
+
     def to_float(self, stored: torch.Tensor, dtype: str) -> torch.Tensor:
         return dequantize(stored, dtype) if dtype in BLOCK_SIZES else stored.to(torch.float32)

@@ -18,6 +18,7 @@ from glmserve.api import (
     ModelFamily,
     ModelInfo,
     PagedTensor,
+    Parallel,
     Quantization,
 )
 
@@ -84,9 +85,16 @@ class Llama(ModelFamily):
             eos_ids=keys.token_ids("eos_token_id"),
         )
 
-    def load(self, checkpoint: Checkpoint, quantization: Quantization, info: ModelInfo, progress: Any = None) -> Model:
+    def load(
+        self,
+        checkpoint: Checkpoint,
+        quantization: Quantization,
+        info: ModelInfo,
+        parallel: Parallel = Parallel(),  # noqa: B008 - immutable
+        resident: bool = True,
+    ) -> Model:
         _check_tensors(checkpoint, quantization, info)
-        return LlamaModel(checkpoint, quantization, info, progress)
+        return LlamaModel(checkpoint, quantization, info)
 
 
 def _check_tensors(checkpoint: Checkpoint, quantization: Quantization, info: ModelInfo) -> None:
@@ -125,7 +133,7 @@ class _Layer:
 
 
 class LlamaModel(Model):
-    def __init__(self, checkpoint: Checkpoint, quantization: Quantization, info: ModelInfo, progress: Any) -> None:
+    def __init__(self, checkpoint: Checkpoint, quantization: Quantization, info: ModelInfo) -> None:
         self.info = info
         config = checkpoint.config
         self._eps = float(config.get("rms_norm_eps", 1e-6))
@@ -137,7 +145,6 @@ class LlamaModel(Model):
         self._embedding = quantization.load_embedding(checkpoint, info.embedding)
         self._norm = quantization.load_vector(checkpoint, "model.norm.weight")
         self._layers = []
-        total = sum(quantization.memory_bytes(checkpoint, spec) for spec in info.linears)
         # The largest layer first: packing holds a layer twice, and nothing else is there yet.
         self._head = quantization.load_linear(checkpoint, info.linears[-1])
         self.nbytes = self._embedding.nbytes + self._head.nbytes
@@ -145,10 +152,6 @@ class LlamaModel(Model):
             layer = _Layer(checkpoint, quantization, i, list(info.linears[4 * i : 4 * i + 4]))
             self._layers.append(layer)
             self.nbytes += sum(linear.nbytes for linear in layer.linears)
-            if progress is not None:
-                progress(self.nbytes, total)
-        if progress is not None:
-            progress(total, total)
         self.row_invariant = self._head.row_invariant and all(
             linear.row_invariant for layer in self._layers for linear in layer.linears
         )
@@ -164,8 +167,8 @@ class LlamaModel(Model):
             if i in batch.taps:
                 taps[i] = x
         if not len(batch.logit_rows):
-            return ForwardOutput(x.new_empty(0, self.info.vocab_size), taps)
-        return ForwardOutput(self._head(self._normed(x[batch.logit_rows], self._norm)), taps)
+            return ForwardOutput(x.new_empty(0, self.info.vocab_size), x, taps)
+        return ForwardOutput(self._head(self._normed(x[batch.logit_rows], self._norm)), x, taps)
 
     def _attention(
         self,

@@ -51,7 +51,7 @@ class PlannedCheckpoint(Checkpoint):
         self.tensors = {info.name: info for info in found}
         self.fingerprint = sha256(json.dumps(facts.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
 
-    def read(self, name: str) -> torch.Tensor:
+    def read(self, name: str, rows: range | None = None, columns: range | None = None) -> torch.Tensor:
         raise CheckpointError(f"{self.path} is not here: only its headers are known, and {name!r} cannot be read.")
 
     def read_rows(self, name: str, rows: torch.Tensor) -> torch.Tensor:

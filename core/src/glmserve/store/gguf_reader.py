@@ -59,23 +59,45 @@ class GgufCheckpoint(Checkpoint):
         self._heads = self._permuted_heads()
         self.fingerprint = fingerprint(self.format, {**self.config, "gguf": header.metadata}, self.tensors, [path])
 
-    def read(self, name: str) -> torch.Tensor:
-        self.require(name)
+    def read(self, name: str, rows: range | None = None, columns: range | None = None) -> torch.Tensor:
+        info = self.require_part(name, rows, columns)
         stored = self._view(name)
         heads = self._heads.get(name)
+        if columns is not None:
+            stored = stored[:, self._stored_columns(info, columns)]
         if heads is None:
-            return stored
-        rows = stored.shape[0]
-        return stored.view(heads, rows // heads // 2, 2, -1).transpose(1, 2).reshape(stored.shape)
+            return stored if rows is None else stored[rows.start : rows.stop]
+        if rows is not None:
+            import torch
+
+            return stored[self._stored_rows(name, torch.arange(rows.start, rows.stop))]
+        count = stored.shape[0]
+        return stored.view(heads, count // heads // 2, 2, -1).transpose(1, 2).reshape(stored.shape)
 
     def read_rows(self, name: str, rows: torch.Tensor) -> torch.Tensor:
-        info = self.require_rows(name, rows)
+        self.require_rows(name, rows)
+        return self._view(name)[self._stored_rows(name, rows)]
+
+    def _stored_rows(self, name: str, rows: torch.Tensor) -> torch.Tensor:
+        """Where the file has those rows."""
         heads = self._heads.get(name)
-        if heads is not None:
-            size = info.shape[0] // heads
-            head, within = rows // size, rows % size
-            rows = head * size + within % (size // 2) * 2 + within // (size // 2)
-        return self._view(name)[rows]
+        if heads is None:
+            return rows
+        size = self.tensors[name].shape[0] // heads
+        head, within = rows // size, rows % size
+        return head * size + within % (size // 2) * 2 + within // (size // 2)
+
+    def _stored_columns(self, info: TensorInfo, columns: range) -> slice:
+        """The columns of the stored tensor, bytes for a block type. Raises CheckpointError for a part of a block."""
+        if info.dtype not in BLOCK_SIZES:
+            return slice(columns.start, columns.stop)
+        elements, size = BLOCK_SIZES[info.dtype]
+        if columns.start % elements or columns.stop % elements:
+            raise CheckpointError(
+                f"{self.path}: tensor {info.name!r} is stored in blocks of {elements} columns, and columns "
+                f"{columns.start} to {columns.stop} are no whole number of them."
+            )
+        return slice(columns.start // elements * size, columns.stop // elements * size)
 
     def _view(self, name: str) -> torch.Tensor:
         """The tensor in the file's own row order, backed by the memory map."""

@@ -41,7 +41,7 @@ class RemoteCheckpoint(Checkpoint):
         # The commit pins every byte.
         self.fingerprint = sha256(str(source).encode()).hexdigest()
 
-    def read(self, name: str) -> torch.Tensor:
+    def read(self, name: str, rows: range | None = None, columns: range | None = None) -> torch.Tensor:
         raise CheckpointError(f"{self.path} is not here: only its headers were read; fetch it with `glmserve pull`.")
 
     def read_rows(self, name: str, rows: torch.Tensor) -> torch.Tensor:

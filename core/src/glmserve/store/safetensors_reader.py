@@ -70,8 +70,8 @@ class SafetensorsCheckpoint(Checkpoint):
         self.tensors = tensors
         self.fingerprint = fingerprint(self.format, self.config, tensors, [path / "config.json", *files])
 
-    def read(self, name: str) -> torch.Tensor:
-        self.require(name)
+    def read(self, name: str, rows: range | None = None, columns: range | None = None) -> torch.Tensor:
+        self.require_part(name, rows, columns)
         file = self._where[name]
         if file.stat().st_size < self._sizes[file]:
             raise IntegrityError(f"{file} has become shorter than its header says; fetch it again.")
@@ -80,7 +80,10 @@ class SafetensorsCheckpoint(Checkpoint):
         try:
             if file not in self._opened:
                 self._opened[file] = safe_open(file, framework="pt")
-            tensor: torch.Tensor = self._opened[file].get_tensor(name)
+            if rows is None and columns is None:
+                tensor: torch.Tensor = self._opened[file].get_tensor(name)
+            else:
+                tensor = self._opened[file].get_slice(name)[slice_of(rows), slice_of(columns)]
         except (SafetensorError, OSError) as error:
             raise IntegrityError(f"{file} is damaged at tensor {name!r} ({error}); fetch it again.") from None
         return tensor
@@ -89,6 +92,10 @@ class SafetensorsCheckpoint(Checkpoint):
         self.require_rows(name, rows)
         # The tensor is a memory map: indexing touches the pages of these rows only.
         return self.read(name)[rows]
+
+
+def slice_of(part: range | None) -> slice:
+    return slice(None) if part is None else slice(part.start, part.stop)
 
 
 def read_json(path: Path) -> dict[str, Any]:

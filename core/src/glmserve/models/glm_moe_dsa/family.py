@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from glmserve.api import Checkpoint, LinearSpec, Model, ModelFamily, ModelInfo, Quantization
+from glmserve.api import Checkpoint, LinearSpec, Model, ModelFamily, ModelInfo, Parallel, Quantization
 
 from ..config import Keys
 from ..entries import FLOAT8, PLAIN, check_kv_dtype
@@ -29,10 +29,17 @@ class GlmMoeDsa(ModelFamily):
         check_kv_dtype(kv_dtype, (*PLAIN, FLOAT8), self.name)
         return info_of(read_config(config), kv_dtype, Keys(config).token_ids("eos_token_id"))
 
-    def load(self, checkpoint: Checkpoint, quantization: Quantization, info: ModelInfo, progress: Any = None) -> Model:
+    def load(
+        self,
+        checkpoint: Checkpoint,
+        quantization: Quantization,
+        info: ModelInfo,
+        parallel: Parallel = Parallel(),  # noqa: B008 - immutable
+        resident: bool = True,
+    ) -> Model:
         config = read_config(checkpoint.config)
         _check_tensors(checkpoint, quantization, config, info)
-        return GlmMoeDsaModel(checkpoint, quantization, config, info, progress)
+        return GlmMoeDsaModel(checkpoint, quantization, config, info)
 
 
 def _check_tensors(checkpoint: Checkpoint, quantization: Quantization, config: GlmConfig, info: ModelInfo) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,9 +27,7 @@ from .nextn import GlmNextTokenLayer
 
 
 class GlmMoeDsaModel(Model):
-    def __init__(
-        self, checkpoint: Checkpoint, quantization: Quantization, config: GlmConfig, info: ModelInfo, progress: Any
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, quantization: Quantization, config: GlmConfig, info: ModelInfo) -> None:
         self.info = info
         self._checkpoint, self._quantization = checkpoint, quantization
         self.config = config
@@ -38,7 +35,6 @@ class GlmMoeDsaModel(Model):
         self.embed = quantization.load_embedding(checkpoint, info.embedding)
         """Token ids, int64 [rows], to [rows, hidden]."""
         self._norm = quantization.load_vector(checkpoint, FINAL_NORM)
-        total = sum(quantization.memory_bytes(checkpoint, spec) for spec in info.linears)
         # The largest layer first: packing holds a layer twice, and nothing else is there yet.
         self.head = quantization.load_linear(checkpoint, info.linears[-1])
         """[rows, hidden], after the final norm, to logits [rows, vocabulary]."""
@@ -48,10 +44,6 @@ class GlmMoeDsaModel(Model):
             layer = DecoderLayer(checkpoint, quantization, config, i, full, sparse, kv_dtype_of(info))
             self.layers.append(layer)
             self.nbytes += layer.nbytes
-            if progress is not None:
-                progress(self.nbytes, total)
-        if progress is not None:
-            progress(total, total)
         self.row_invariant = self.head.row_invariant and all(
             linear.row_invariant for layer in self.layers for linear in layer.linears
         )
@@ -68,8 +60,8 @@ class GlmMoeDsaModel(Model):
         if self.info.num_layers in batch.taps:
             taps[self.info.num_layers] = self._normed(x)
         if not len(batch.logit_rows):
-            return ForwardOutput(x.new_empty(0, self.info.vocab_size), taps)
-        return ForwardOutput(self.head(self._normed(x[batch.logit_rows])), taps)
+            return ForwardOutput(x.new_empty(0, self.info.vocab_size), x, taps)
+        return ForwardOutput(self.head(self._normed(x[batch.logit_rows])), x, taps)
 
     def load_next_token_layer(self) -> NextTokenLayer:
         return GlmNextTokenLayer(self._checkpoint, self._quantization, self, kv_dtype_of(self.info))
