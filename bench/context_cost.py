@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from glmserve.engine.kv import PagePool
+from glmserve.engine.kv import PageMemory
 from glmserve.engine.plan import Rows, StepPlan
 from glmserve.engine.runner import Runner
 from glmserve.models.dense import Dense
@@ -76,19 +76,17 @@ def load(selected: int | None = None) -> GlmMoeDsaModel:
     return model
 
 
-def planted(model: GlmMoeDsaModel, tokens: int) -> PagePool:
+def planted(model: GlmMoeDsaModel, tokens: int) -> PageMemory:
     """Pages for `tokens`, with entries of the size of real ones, whose latents and keys are normalised."""
-    pool = PagePool(model.info, -(-tokens // PAGE_TOKENS), PAGE_TOKENS)
+    memory = PageMemory(model.info, -(-tokens // PAGE_TOKENS), PAGE_TOKENS)
     generator = torch.Generator().manual_seed(1)
-    for tensor in pool.tensors.values():
+    for tensor in memory.tensors.values():
         tensor.normal_(generator=generator)
-    return pool
+    return memory
 
 
 def measure(model: GlmMoeDsaModel, lengths: Sequence[int], steps: int) -> list[Cost]:
-    pool = planted(model, max(lengths))
-    pages: list[int] = []
-    pool.grow(pages, pool.num_pages)
+    memory = planted(model, max(lengths))
     attentions, indexers = [], []
     for layer in model.layers:
         if layer.attention.indexer is not None:
@@ -96,13 +94,14 @@ def measure(model: GlmMoeDsaModel, lengths: Sequence[int], steps: int) -> list[C
             layer.attention.indexer.select = indexers[-1]  # type: ignore[method-assign]
         attentions.append(Clock(layer.attention))
         layer.attention = attentions[-1]  # type: ignore[assignment]
-    runner = Runner(model, pool)
+    runner = Runner(model, memory)
 
     def step(tokens: int) -> Cost:
         for clock in (*attentions, *indexers):
             clock.spent = 0.0
-        needed = tuple(pages[: pool.pages_for(tokens)])
-        rows = Rows(sequence=0, start=tokens - 1, tokens=(TOKEN,), pages=needed, logits=1, chunk=False)
+        pages = tuple(range(-(-tokens // PAGE_TOKENS)))
+        runner.execute(StepPlan(0, (), ended=(0,)))
+        rows = Rows(sequence=0, start=tokens - 1, tokens=(TOKEN,), first_page=0, pages=pages, logits=1, chunk=False)
         begin = time.thread_time()
         (result,) = runner.execute(StepPlan(0, (rows,)))
         whole = time.thread_time() - begin

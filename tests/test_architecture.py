@@ -36,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "profiles": {"api", "licensing", "nearest"},
     "licensing": {"api", "nearest"},
     # The built-in providers are a plugin that happens to lie in the core: it alone reaches into the packages.
-    "builtins": {"api", "engine", "models"},
+    "builtins": {"api", "cluster", "engine", "models"},
     "providers": {"api", "nearest"},
     "plugins": {"api", "nearest", "providers", "builtins"},
     # Which components a profile consists of: where profiles, plugins, the store and the audit meet.
@@ -47,8 +47,18 @@ ALLOWED: dict[str, set[str]] = {
     "clearance": {"api", "assembly", "licensing", "profiles", "store"},
     # What a profile will need and do, from headers alone; the strict reader of configurations is that of the models.
     "planning": {"api", "models", "nearest", "profiles", "providers"},
+    # What a profile resolves to, on rank 0 and on every other.
+    "resolution": {"api", "planning", "plugins", "profiles", "engine", "models"},
+    # How ranks come together: what must be equal, the load of every part, the test before anything is served.
+    "identity": {"api", "plugins", "resolution"},
+    "selftest": {"api", "engine", "resolution"},
+    "joining": {"api", "engine", "identity", "plugins", "profiles", "resolution", "selftest", "store"},
+    "follower": {"api", "cluster", "joining"},
     # Where profiles, plugins and the engine meet; the command line is its only user.
-    "deployment": {"api", "planning", "plugins", "providers", "profiles", "engine", *BELOW_ENGINE},
+    "deployment": {
+        *("api", "planning", "plugins", "providers", "profiles", "resolution", "joining", "engine"),
+        *BELOW_ENGINE,
+    },
     "cli": {
         *(
             "api",
@@ -57,6 +67,8 @@ ALLOWED: dict[str, set[str]] = {
             "bundling",
             "clearance",
             "deployment",
+            "joining",
+            "resolution",
             "planning",
             "plugins",
             "providers",

@@ -46,7 +46,7 @@ def test_the_planned_bytes_are_those_of_the_engine(checkpoint: Path, plugins: Pl
     memory = memory_of(planned(checkpoint, plugins, "engine.kv_tokens=1020", "engine.page_tokens=8"))
     model = tiny.load_model(checkpoint)
     engine = tiny.make_engine(model, start=False, kv_tokens=1020)
-    assert memory.kv_bytes == sum(tensor.nbytes for tensor in engine._pool.tensors.values())
+    assert memory.kv_bytes == sum(tensor.nbytes for tensor in engine._ranks.worker.memory.tensors.values())
     embedding_bytes = 4 * tiny.VOCAB * 48  # read from the file at each look-up, so the model does not count it
     norm_bytes = 4 * 48 * 5  # nor these
     assert memory.weights_bytes == model.nbytes + embedding_bytes + norm_bytes

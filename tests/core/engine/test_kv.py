@@ -1,8 +1,9 @@
 """A page has one owner or is free."""
 
 import psutil
-from glmserve.api import ModelInfo, PagedTensor
-from glmserve.engine.kv import PagePool
+import pytest
+from glmserve.api import ConfigError, ContextShare, ModelInfo, PagedTensor
+from glmserve.engine.kv import PageMemory, PagePool
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +12,7 @@ INFO = ModelInfo("t", 8, 4, 1, 64, (PagedTensor("k", (2, 3)), PagedTensor("v", (
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 12)), max_size=60))
 def test_random_growth_and_release_keeps_the_books(actions: list[tuple[int, int]]) -> None:
-    pool = PagePool(INFO, 24, 8)
+    pool = PagePool(24, 8)
     owners: dict[int, list[int]] = {i: [] for i in range(6)}
     for owner, count in actions:
         pages = owners[owner]
@@ -30,7 +31,7 @@ def test_random_growth_and_release_keeps_the_books(actions: list[tuple[int, int]
 
 
 def test_a_lonely_sequence_gets_one_run_of_pages() -> None:
-    pool = PagePool(INFO, 16, 8)
+    pool = PagePool(16, 8)
     pages: list[int] = []
     for count in range(1, 17):
         assert pool.grow(pages, count)
@@ -38,7 +39,7 @@ def test_a_lonely_sequence_gets_one_run_of_pages() -> None:
 
 
 def test_two_growing_sequences_keep_apart() -> None:
-    pool = PagePool(INFO, 16, 8)
+    pool = PagePool(16, 8)
     first: list[int] = []
     second: list[int] = []
     for count in range(1, 7):
@@ -49,16 +50,23 @@ def test_two_growing_sequences_keep_apart() -> None:
 
 
 def test_a_page_image_is_every_paged_tensor() -> None:
-    pool = PagePool(INFO, 4, 8)
-    image = pool.image(2)
+    memory = PageMemory(INFO, 4, 8)
+    image = memory.image(2)
     assert {name: tuple(t.shape) for name, t in image.items()} == {"k": (8, 2, 3), "v": (8, 5)}
     image["k"].fill_(7)
-    assert pool.tensors["k"][2].eq(7).all()
-    assert pool.tensors["k"][1].eq(0).all()
+    assert memory.tensors["k"][2].eq(7).all()
+    assert memory.tensors["k"][1].eq(0).all()
+
+
+def test_ranks_that_share_the_context_keep_a_page_between_them() -> None:
+    memory = PageMemory(INFO, 4, 8, ContextShare(1, 4))
+    assert {name: tuple(t.shape) for name, t in memory.image(0).items()} == {"k": (2, 2, 3), "v": (2, 5)}
+    with pytest.raises(ConfigError, match=r"page_tokens is 8.* = 3 ranks"):
+        PageMemory(INFO, 4, 8, ContextShare(0, 3))
 
 
 def test_faults_are_found() -> None:
-    pool = PagePool(INFO, 4, 8)
+    pool = PagePool(4, 8)
     pages: list[int] = []
     pool.grow(pages, 2)
     assert any("two owners" in fault for fault in pool.check_integrity([pages, pages]))
@@ -69,8 +77,8 @@ def test_faults_are_found() -> None:
 def test_a_pool_takes_memory_only_where_it_is_written() -> None:
     wide = ModelInfo("t", 8, 4, 1, 64, (PagedTensor("k", (64, 64)),), (), "e", ())
     before = psutil.Process().memory_info().rss
-    pool = PagePool(wide, 4096, 8)  # 512 MiB
-    assert pool.tensors["k"].nbytes == 2**29
-    pool.image(9)["k"].fill_(1)
+    memory = PageMemory(wide, 4096, 8)  # 512 MiB
+    assert memory.tensors["k"].nbytes == 2**29
+    memory.image(9)["k"].fill_(1)
     assert psutil.Process().memory_info().rss - before < 2**26
-    assert pool.tensors["k"][10].eq(0).all()
+    assert memory.tensors["k"][10].eq(0).all()

@@ -13,9 +13,12 @@ from glmserve.api import Drafter, PrefixCache
 from glmserve.engine.caches import NoCache
 from glmserve.engine.drafters import NgramDrafter
 from glmserve.engine.engine import Engine
+from glmserve.engine.kv import PageMemory
+from glmserve.engine.ranks import Ranks
 from glmserve.engine.request import Output, Request, SamplingParams
 from glmserve.engine.scheduler import EngineOptions
 from glmserve.engine.transports import LocalLink
+from glmserve.engine.worker import Worker
 from glmserve.models.dense import Dense
 from glmserve.models.llama import Llama
 from glmserve.store.checkpoint import open_checkpoint
@@ -74,6 +77,10 @@ def load_model(directory: Path) -> Any:
     return family.load(checkpoint, Dense(), family.describe(checkpoint.config, "float32"))
 
 
+def new_worker(model: Any, options: EngineOptions, drafter: Drafter) -> Worker:
+    return Worker(model, PageMemory(model.info, options.num_pages, options.page_tokens), drafter)
+
+
 def make_engine(
     model: Any,
     drafter: type[Drafter] = NgramDrafter,
@@ -84,14 +91,13 @@ def make_engine(
 ) -> Engine:
     sizes = {"max_context": 256, "kv_tokens": 1024, "page_tokens": 8, "prefill_chunk": 16} | options
     engine = Engine(
-        model=model,
+        ranks=Ranks(new_worker(model, EngineOptions(**sizes), drafter(model.info, {})), LocalLink()),
         eos_ids=frozenset({2}),
         options=EngineOptions(**sizes),
-        drafter=drafter(model.info, {}),
         cache=cache,
         cache_options={},
         fingerprint="tiny",
-        link=LocalLink(),
+        exact=model.row_invariant,
         num_tokens=num_tokens,
     )
     if start:

@@ -153,6 +153,7 @@ class FakeEngine:
             finished=dict(self.finished),
             exact=True,
             max_context=self.max_context,
+            ranks=(),
         )
 
     def drain(self) -> None:

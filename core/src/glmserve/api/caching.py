@@ -19,9 +19,13 @@ class Pages(Protocol):
     """The engine's page pool as a cache sees it."""
 
     page_tokens: int
+    """Positions that a page stands for."""
 
     def image(self, page: int) -> Mapping[str, torch.Tensor]:
-        """Views of every paged tensor of one page, name -> [page_tokens, *per_token]; writes go to the page."""
+        """Views of every paged tensor of one page, name -> [entries, *per_token]; writes go to the page.
+
+        The entries are those of the page's positions that this rank keeps: all of them, or its share.
+        """
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class PrefixCache(ABC):
 
     name: ClassVar[str]
     capabilities: ClassVar[frozenset[str]] = frozenset()
+    """"ranks": a hit counts only when every rank restored it, so that several may share a model."""
     requires: ClassVar[frozenset[str]] = frozenset()
     conflicts: ClassVar[frozenset[str]] = frozenset()
 

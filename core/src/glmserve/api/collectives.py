@@ -21,6 +21,8 @@ class Group(ABC):
 
     rank: int
     size: int
+    exchanges: int = 0
+    """Made so far; the same on every rank after the same calls."""
 
     @abstractmethod
     def exchange(self, name: str, outgoing: Mapping[int, torch.Tensor], incoming: Mapping[int, torch.Tensor]) -> None:

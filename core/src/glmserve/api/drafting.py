@@ -26,7 +26,7 @@ class Draft:
 
 
 class Drafter(ABC):
-    """A provider of the drafting seam, one instance per engine. All calls come from the engine's thread."""
+    """A provider of the drafting seam, one instance per engine and rank. All calls come from one thread."""
 
     name: ClassVar[str]
     capabilities: ClassVar[frozenset[str]] = frozenset()
@@ -34,6 +34,9 @@ class Drafter(ABC):
     conflicts: ClassVar[frozenset[str]] = frozenset()
     taps: tuple[int, ...] = ()
     """Target layers whose outputs `observe` receives."""
+    replicated: ClassVar[bool] = False
+    """True for a drafter that computes with the target's layers: it runs on every rank, which all make the same calls
+    and come to the same drafts. Otherwise it runs on rank 0 alone."""
 
     @abstractmethod
     def __init__(self, target: ModelInfo, options: Mapping[str, Any]) -> None:

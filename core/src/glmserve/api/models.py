@@ -165,6 +165,7 @@ class ModelFamily(ABC):
     options: ClassVar[frozenset[str]] = frozenset()
     """Keys of the configuration that a profile may set in model.options, because checkpoints do not say them."""
     capabilities: ClassVar[frozenset[str]] = frozenset()
+    """"taps", "next-token"; "context": the positions of the cache can be dealt out over ranks."""
     requires: ClassVar[frozenset[str]] = frozenset()
     conflicts: ClassVar[frozenset[str]] = frozenset()
 

@@ -52,11 +52,11 @@ class Link(ABC):
         """Rank 0: send `message` to all other ranks, in order."""
 
     @abstractmethod
-    def collect(self) -> list[bytes]:
-        """Rank 0: the next report of every other rank, in the order of ranks."""
+    def collect(self, starting: bool = False) -> list[bytes]:
+        """Rank 0: the next report of every other rank, in their order. While they start they may take longer."""
 
     @abstractmethod
-    def receive(self) -> bytes:
+    def receive(self, starting: bool = False) -> bytes:
         """Other ranks: the next message. Raises UnavailableError when rank 0 is gone, or silent for too long."""
 
     @abstractmethod

@@ -78,18 +78,16 @@ def score(model: Model, ids: Sequence[int]) -> torch.Tensor:
     """float32 [len(ids), vocabulary], by the runner, pages and chunks that serve requests."""
     import torch
 
-    from glmserve.engine.kv import PagePool
+    from glmserve.engine.kv import PageMemory
     from glmserve.engine.plan import Rows, StepPlan
     from glmserve.engine.runner import Runner
 
-    pool = PagePool(model.info, -(-len(ids) // PAGE_TOKENS), PAGE_TOKENS)
-    pages: list[int] = []
-    pool.grow(pages, pool.num_pages)
-    runner = Runner(model, pool)
+    pages = range(-(-len(ids) // PAGE_TOKENS))
+    runner = Runner(model, PageMemory(model.info, len(pages), PAGE_TOKENS))
     logits = torch.empty(len(ids), model.info.vocab_size)
     for step, start in enumerate(range(0, len(ids), CHUNK)):
         tokens = tuple(ids[start : start + CHUNK])
-        rows = Rows(sequence=0, start=start, tokens=tokens, pages=tuple(pages), logits=len(tokens), chunk=True)
+        rows = Rows(0, start, tokens, 0, tuple(pages), logits=len(tokens), chunk=True)
         logits[start : start + len(tokens)] = runner.execute(StepPlan(step, (rows,)))[0].logits
     return logits
 

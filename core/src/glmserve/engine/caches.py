@@ -12,6 +12,7 @@ class NoCache(PrefixCache):
     """Remembers nothing: every prompt is computed."""
 
     name = "none"
+    capabilities = frozenset({"ranks"})
 
     def __init__(self, pages: Pages, fingerprint: str, options: Mapping[str, Any]) -> None:
         if options:

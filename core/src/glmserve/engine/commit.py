@@ -8,9 +8,10 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from glmserve.api import Draft, Drafter, PrefixCache
+from glmserve.api import Draft, PrefixCache, RankError
 
 from .plan import Rows
+from .ranks import Ranks
 from .request import FinishReason, Output, TokenLogprob
 from .runner import RowsResult
 from .sampling import NotFiniteError, logprob, sample
@@ -24,8 +25,8 @@ log = logging.getLogger("glmserve.engine")
 class Committer:
     """Turns the logits of one sequence's rows into its next output."""
 
-    def __init__(self, drafter: Drafter, cache: PrefixCache, num_tokens: int, options: EngineOptions) -> None:
-        self._drafter = drafter
+    def __init__(self, ranks: Ranks, cache: PrefixCache, num_tokens: int, options: EngineOptions) -> None:
+        self._ranks = ranks
         self._cache = cache
         self._num_tokens = num_tokens
         self._options = options
@@ -35,9 +36,11 @@ class Committer:
     def propose(self, sequence: Sequence, depth: int) -> Draft:
         """The drafter's guess, cut at the first id that is no token. One that raises costs speed, not the stream."""
         try:
-            tokens = self._drafter.propose(sequence.id, sequence.tokens[-1], depth).tokens[:depth]
+            tokens = self._ranks.propose(sequence.id, sequence.tokens[-1], depth).tokens[:depth]
+        except RankError:
+            raise
         except Exception:
-            log.exception("drafter %r failed; this step goes without it", self._drafter.name)
+            log.exception("the drafter failed; this step goes without it")
             return Draft()
         legal: list[int] = []
         for token in tokens:
@@ -53,14 +56,14 @@ class Committer:
 
     def _forget(self, sequence: Sequence) -> None:
         try:
-            self._drafter.forget(sequence.id)
+            self._ranks.forget(sequence.id)
         except Exception:
-            log.exception("drafter %r failed to forget", self._drafter.name)
+            log.exception("the drafter failed to forget")
 
     def commit(self, sequence: Sequence, rows: Rows, result: RowsResult) -> Output | None:
         """Advance `sequence` past `rows`. None when the step gave it no token."""
         if not rows.logits:
-            self._advance(sequence, rows, len(rows.tokens), result)
+            self._advance(sequence, rows, len(rows.tokens))
             return None
         drafts = rows.tokens[len(rows.tokens) - rows.logits + 1 :]
         # Rows past the last token pad the vocabulary to a round size; what they hold is nobody's logit.
@@ -88,7 +91,7 @@ class Committer:
         self.last_token_at = time.monotonic()
         sequence.drafted += len(drafts)
         sequence.accepted += accepted
-        self._advance(sequence, rows, before + len(tokens) - 1 - rows.start, result)
+        self._advance(sequence, rows, before + len(tokens) - 1 - rows.start)
         if finish is not None and sequence.request.text is not None:
             text.append(sequence.request.text.finish())
         shown = tokens[:-1] if finish == "stop" and tokens[-1] in sequence.ends else tokens
@@ -121,11 +124,11 @@ class Committer:
                 return "stop"
         return "length" if sequence.room == 0 else None
 
-    def _advance(self, sequence: Sequence, rows: Rows, count: int, result: RowsResult) -> None:
+    def _advance(self, sequence: Sequence, rows: Rows, count: int) -> None:
         """The first `count` rows are final: their inputs are the sequence's own tokens."""
         if sequence.observed < rows.start:  # restored from the cache
-            self._observe(sequence, sequence.observed, rows.start, RowsResult(result.logits, {}))
-        self._observe(sequence, rows.start, rows.start + count, result)
+            self._observe(sequence, sequence.observed, rows.start)
+        self._observe(sequence, rows.start, rows.start + count)
         sequence.computed = rows.start + count
         if rows.chunk and sequence.computed % self._options.prefill_chunk == 0:
             # Only whole chunks are offered: a page that a shorter call filled may differ in its last bits.
@@ -135,14 +138,13 @@ class Committer:
             except Exception:
                 log.exception("cache %r failed to store; the prompt is not remembered", self._cache.name)
 
-    def _observe(self, sequence: Sequence, start: int, end: int, result: RowsResult) -> None:
+    def _observe(self, sequence: Sequence, start: int, end: int) -> None:
         sequence.observed = end
         if sequence.undraftable:
             return
-        taps = {layer: tensor[: end - start] for layer, tensor in result.taps.items()}
         try:
-            self._drafter.observe(sequence.id, start, sequence.tokens[start:end], taps)
+            self._ranks.observe(sequence.id, start, sequence.tokens[start:end])
         except Exception:
-            log.exception("drafter %r failed to observe; this sequence goes on without it", self._drafter.name)
+            log.exception("the drafter failed to observe; this sequence goes on without it")
             sequence.undraftable = True
             self._forget(sequence)

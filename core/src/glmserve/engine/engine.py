@@ -14,19 +14,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from glmserve.api import (
-    Drafter,
-    Link,
-    Model,
     PrefixCache,
     QueueFullError,
+    RankError,
     RequestError,
     UnavailableError,
 )
 
 from .commit import Committer
 from .kv import PagePool
+from .ranks import Ranks
 from .request import EngineStatus, FinishReason, Output, Request, SamplingParams
-from .runner import Runner
 from .scheduler import EngineOptions, Scheduler
 from .sequence import Sequence
 from .stream import Stream
@@ -45,31 +43,30 @@ class Engine:
 
     def __init__(
         self,
-        model: Model,
+        ranks: Ranks,
         eos_ids: frozenset[int],
         options: EngineOptions,
-        drafter: Drafter,
         cache: type[PrefixCache],
         cache_options: Mapping[str, Any],
         fingerprint: str,
-        link: Link,
+        exact: bool,
         num_tokens: int | None = None,
     ) -> None:
-        """`num_tokens`: ids from here on are rows that only pad the model's vocabulary, and are never chosen; None
-        when there are none."""
-        drafter.attach(model)
-        self.info = model.info
-        self.num_tokens = model.info.vocab_size if num_tokens is None else min(num_tokens, model.info.vocab_size)
+        """`ranks` have the pages of `options`. `exact`: the arithmetic of all of them is row-invariant. `num_tokens`:
+        ids from here on are rows that only pad the model's vocabulary, and are never chosen; None when there are none.
+        """
+        info = ranks.worker.model.info
+        self.info = info
+        self.num_tokens = info.vocab_size if num_tokens is None else min(num_tokens, info.vocab_size)
         self.options = options
         self.max_context = options.max_context
-        self.exact = model.row_invariant
+        self.exact = exact
         self._eos_ids = frozenset(token for token in eos_ids if token < self.num_tokens)
-        self._link = link
-        self._pool = PagePool(model.info, options.num_pages, options.page_tokens)
-        self._cache = cache(self._pool, fingerprint, cache_options)
+        self._ranks = ranks
+        self._pool = PagePool(options.num_pages, options.page_tokens)
+        self._cache = cache(ranks.worker.memory, fingerprint, cache_options)
         self._scheduler = Scheduler(self._pool, self._cache, options)
-        self._runner = Runner(model, self._pool, drafter.taps)
-        self._committer = Committer(drafter, self._cache, self.num_tokens, options)
+        self._committer = Committer(self._ranks, self._cache, self.num_tokens, options)
         self._ids = itertools.count(1)
         self._sequences: dict[int, Sequence] = {}
         self._inbox: deque[Sequence] = deque()
@@ -181,6 +178,7 @@ class Engine:
             finished=dict(self._finished),
             exact=self.exact,
             max_context=self.max_context,
+            ranks=self._ranks.status(),
         )
 
     def drain(self) -> None:
@@ -203,7 +201,7 @@ class Engine:
                 self._thread.join()
                 self._thread = None
                 self._cache.close()
-                self._link.close()
+                self._ranks.close()
 
     def check_integrity(self) -> list[str]:
         """Faults in the bookkeeping, one sentence each. For an engine that is idle or stopped."""
@@ -230,6 +228,12 @@ class Engine:
             try:
                 worked = self._turn()
                 failures = 0 if worked else failures
+                if not worked:
+                    self._ranks.beat()
+            except RankError as error:  # the group cannot go on, so nobody may be sent here any more
+                log.error("%s", error)
+                self._state, self._reason = "failed", str(error)
+                break
             except Exception as error:  # the loop must outlive any fault of a model or plugin
                 log.exception("a step failed")
                 failures += 1
@@ -257,9 +261,7 @@ class Engine:
         plan = self._scheduler.plan(self._committer.propose, self._committer.forget)
         if not plan.rows:
             return False
-        if self._link.world_size > 1:
-            self._link.publish(plan.encode())
-        results = self._runner.execute(plan)
+        results = self._ranks.execute(plan)
         self._steps += 1
         for rows, result in zip(plan.rows, results, strict=True):
             sequence = self._sequences[rows.sequence]

@@ -1,8 +1,9 @@
-"""The paged pool: who owns which page of the context's tensors.
+"""The paged pool: the memory of the pages, on every rank, and who owns which page, which rank 0 decides.
 
-One tensor per paged tensor of the model, [pages, page_tokens, *per_token]; entry i of page P belongs to the same token
-in all of them. A page has one owner or is free; `check_integrity` proves it. Pages of a sequence are placed one after
-the other where there is room, so that attention can read a run of pages without gathering.
+One tensor per paged tensor of the model, [pages, page_entries, *per_token]; entry i of page P belongs to the same token
+in all of them. A page stands for `page_tokens` positions, of which a rank keeps its share. It has one owner or is free;
+`check_integrity` proves it. Pages of a sequence are placed one after the other where there is room, so that attention
+can read a run of pages without gathering.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from glmserve.api import ModelInfo
+from glmserve.api import ConfigError, ContextShare, ModelInfo
 
 
 def _untouched(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -21,26 +22,41 @@ def _untouched(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(mmap.mmap(-1, math.prod(shape) * dtype.itemsize), dtype=dtype).view(*shape)
 
 
-class PagePool:
-    """Memory is committed by the operating system as pages are first written."""
+class PageMemory:
+    """The tensors of a rank's pages. Memory is committed by the operating system as pages are first written."""
 
-    def __init__(self, info: ModelInfo, num_pages: int, page_tokens: int) -> None:
+    def __init__(self, info: ModelInfo, num_pages: int, page_tokens: int, share: ContextShare = ContextShare()) -> None:  # noqa: B008 - immutable
+        """Raises ConfigError when the positions of a page cannot be dealt out evenly."""
+        if page_tokens % share.count:
+            raise ConfigError(
+                f"engine.page_tokens is {page_tokens}, and the positions of a page are dealt out over parallel.context "
+                f"= {share.count} ranks; choose a multiple."
+            )
         self.page_tokens = page_tokens
-        self.num_pages = num_pages
+        self.page_entries = page_tokens // share.count
+        self.share = share
         self.tensors: dict[str, torch.Tensor] = {
-            paged.name: _untouched((num_pages, page_tokens, *paged.per_token), getattr(torch, paged.dtype))
+            paged.name: _untouched((num_pages, self.page_entries, *paged.per_token), getattr(torch, paged.dtype))
             for paged in info.paged
         }
+
+    def image(self, page: int) -> Mapping[str, torch.Tensor]:
+        """Views of every paged tensor of one page."""
+        return {name: tensor[page] for name, tensor in self.tensors.items()}
+
+
+class PagePool:
+    """Who owns which page."""
+
+    def __init__(self, num_pages: int, page_tokens: int) -> None:
+        self.page_tokens = page_tokens
+        self.num_pages = num_pages
         self._free = [True] * num_pages
         self.num_free = num_pages
 
     def pages_for(self, tokens: int) -> int:
         """Pages that hold `tokens`."""
         return -(-tokens // self.page_tokens)
-
-    def image(self, page: int) -> Mapping[str, torch.Tensor]:
-        """Views of every paged tensor of one page."""
-        return {name: tensor[page] for name, tensor in self.tensors.items()}
 
     def grow(self, pages: list[int], count: int) -> bool:
         """Append free pages until `pages` has `count`. All or nothing; False when there are too few."""

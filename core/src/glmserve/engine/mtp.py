@@ -81,6 +81,7 @@ class MtpDrafter(Drafter):
 
     name = "mtp"
     requires = frozenset({"taps", "next-token"})
+    replicated = True
 
     def __init__(self, target: ModelInfo, options: Mapping[str, Any]) -> None:
         if options:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -13,8 +13,10 @@ class Rows:
     sequence: int
     start: int
     tokens: tuple[int, ...]
+    first_page: int
+    """Index of pages[0] in the sequence's page table; 0 begins a new one."""
     pages: tuple[int, ...]
-    """Page table that covers the last row."""
+    """What its page table gained since the sequence's last rows: a step costs the same however long the context is."""
     logits: int
     """How many of the last rows need logits."""
     chunk: bool
@@ -27,13 +29,15 @@ class StepPlan:
 
     step: int
     rows: tuple[Rows, ...]
+    ended: tuple[int, ...] = ()
+    """Sequences whose pages were given back since the last step."""
 
-    def encode(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
 
     @staticmethod
-    def decode(data: bytes) -> StepPlan:
-        plain = json.loads(data)
-        for row in plain["rows"]:
-            row.update(tokens=tuple(row["tokens"]), pages=tuple(row["pages"]))
-        return StepPlan(plain["step"], tuple(Rows(**row) for row in plain["rows"]))
+    def of(plain: dict[str, Any]) -> StepPlan:
+        """The inverse of `plain`, after JSON."""
+        rows = [Rows(**{**row, "tokens": tuple(row["tokens"]), "pages": tuple(row["pages"])}) for row in plain["rows"]]
+        return StepPlan(plain["step"], tuple(rows), tuple(plain["ended"]))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from .ranks import RankStatus
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -116,3 +119,4 @@ class EngineStatus:
     """finish reason -> requests"""
     exact: bool
     max_context: int
+    ranks: tuple[RankStatus, ...]

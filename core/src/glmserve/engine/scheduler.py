@@ -73,21 +73,32 @@ class Scheduler:
         self._turns: deque[Sequence] = deque()
         """Prompts in progress, the next one to get a chunk first."""
         self.preemptions = 0
+        self._ended: list[int] = []
+        """Sequences whose pages were given back, to be told with the next step."""
 
     def release(self, sequence: Sequence) -> None:
         """The sequence ended: its pages are free at once."""
         for queue in (self.waiting, self.running, self._turns):
             if sequence in queue:
                 queue.remove(sequence)
+        self._give_back(sequence)
+
+    def _give_back(self, sequence: Sequence) -> None:
         self._pool.release(sequence.pages)
+        if sequence.told_pages:
+            sequence.told_pages = 0
+            self._ended.append(sequence.id)
 
     def plan(self, propose: Callable[[Sequence, int], Draft], forget: Callable[[Sequence], None]) -> StepPlan:
         """The next step; empty when nothing can run. `propose(sequence, depth)` asks the drafter."""
         self._admit()
         rows = self._decode_rows(propose, forget)
         rows += self._chunks(self._options.step_tokens - sum(len(r.tokens) for r in rows), bool(rows))
+        if not rows:
+            return StepPlan(self._step, ())
         self._step += 1
-        return StepPlan(self._step, tuple(rows))
+        ended, self._ended = tuple(self._ended), []
+        return StepPlan(self._step, tuple(rows), ended)
 
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self._options.max_sequences:
@@ -136,17 +147,13 @@ class Scheduler:
                 wanted = self._pool.pages_for(len(sequence.tokens) + len(drafts))
                 if not self._pool.grow(sequence.pages, wanted):  # a guess is no reason to preempt anyone
                     drafts = ()
-            rows.append(
-                Rows(
-                    sequence=sequence.id,
-                    start=sequence.computed,
-                    tokens=(*known, *drafts),
-                    pages=tuple(sequence.pages),
-                    logits=1 + len(drafts) if pending else 0,
-                    chunk=False,
-                )
-            )
+            rows.append(self._rows(sequence, (*known, *drafts), logits=1 + len(drafts) if pending else 0, chunk=False))
         return rows
+
+    def _rows(self, sequence: Sequence, tokens: tuple[int, ...], logits: int, chunk: bool) -> Rows:
+        """Rows from where the sequence stands, with the pages that it gained since its last ones."""
+        first, sequence.told_pages = sequence.told_pages, len(sequence.pages)
+        return Rows(sequence.id, sequence.computed, tokens, first, tuple(sequence.pages[first:]), logits, chunk)
 
     def _make_room(self, sequence: Sequence, tokens: int, forget: Callable[[Sequence], None]) -> bool:
         """Pages for `tokens`, preempting the sequences admitted last. False when `sequence` itself had to go."""
@@ -162,7 +169,7 @@ class Scheduler:
         self.running.remove(sequence)
         if sequence in self._turns:
             self._turns.remove(sequence)
-        self._pool.release(sequence.pages)
+        self._give_back(sequence)
         sequence.computed = 0
         sequence.preempted = True
         self.waiting.appendleft(sequence)
@@ -181,13 +188,8 @@ class Scheduler:
             budget -= end - sequence.computed
             wants_token = end == sequence.prompt_length and sequence.generated == 0
             rows.append(
-                Rows(
-                    sequence=sequence.id,
-                    start=sequence.computed,
-                    tokens=tuple(sequence.tokens[sequence.computed : end]),
-                    pages=tuple(sequence.pages[: self._pool.pages_for(end)]),
-                    logits=int(wants_token),
-                    chunk=True,
+                self._rows(
+                    sequence, tuple(sequence.tokens[sequence.computed : end]), logits=int(wants_token), chunk=True
                 )
             )
             self._turns.append(sequence)

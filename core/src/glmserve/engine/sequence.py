@@ -26,6 +26,8 @@ class Sequence:
     tokens: list[int] = field(default_factory=list)
     computed: int = 0
     pages: list[int] = field(default_factory=list)
+    told_pages: int = 0
+    """Of `pages`, how many the ranks have been told of."""
     counts: Counter[int] = field(default_factory=Counter)
     """Generated tokens by id, for the penalties."""
     preempted: bool = False

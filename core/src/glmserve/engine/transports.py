@@ -16,10 +16,10 @@ class LocalLink(Link):
     def publish(self, message: bytes) -> None:
         pass
 
-    def collect(self) -> list[bytes]:
+    def collect(self, starting: bool = False) -> list[bytes]:
         return []
 
-    def receive(self) -> bytes:
+    def receive(self, starting: bool = False) -> bytes:
         raise UnavailableError("A world of one has nobody to hear from.")
 
     def report(self, message: bytes) -> None:

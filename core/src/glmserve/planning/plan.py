@@ -171,16 +171,6 @@ def make_plan(
     """
     device = profile.device
     ranks = profile.transport.hosts
-    if len(ranks) != profile.parallel.tensor:
-        raise ConfigError(
-            f"{profile.where('parallel.tensor')}: parallel.tensor is {profile.parallel.tensor}, but transport.hosts "
-            f"names {len(ranks)}; each rank needs one."
-        )
-    if profile.parallel.tensor % profile.parallel.context:
-        raise ConfigError(
-            f"{profile.where('parallel.context')}: parallel.context is {profile.parallel.context}, which does not "
-            f"divide parallel.tensor of {profile.parallel.tensor}."
-        )
     return Plan(
         profile=profile.profile.name,
         source=profile.model.source,

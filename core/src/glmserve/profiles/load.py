@@ -75,6 +75,21 @@ def load_profile(
     return profile
 
 
+def send_profile(profile: Profile) -> dict[str, str]:
+    """A checked profile for another rank of this machine; plain JSON."""
+    return {"path": str(profile._origins.path), "settings": profile.model_dump_json()}
+
+
+def received_profile(sent: Mapping[str, str]) -> Profile:
+    """The inverse. Raises ConfigError when the settings are not those of this version."""
+    try:
+        profile = Profile.model_validate_json(sent["settings"])
+    except ValidationError as error:
+        raise ConfigError(_explain(error, Origins(Path(sent["path"])))) from None
+    profile._origins = Origins(Path(sent["path"]))
+    return profile
+
+
 def _find(name_or_path: str) -> Path:
     names = [entry.name for entry in shipped_profiles()]
     if name_or_path in names:

@@ -86,6 +86,11 @@ class ParallelSection(Section):
         description="Ranks among which the positions of the cache are dealt out; it divides parallel.tensor. With 1, "
         "every rank holds what all heads share.",
     )
+    self_test: bool = Field(
+        True,
+        description="Compare the ranks' logits with what one rank would give before serving: it reads the model once "
+        "more, a layer at a time.",
+    )
 
 
 class DeviceSection(Section):
