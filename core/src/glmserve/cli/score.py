@@ -10,42 +10,73 @@ from typing import TYPE_CHECKING
 
 import click
 
-from glmserve.api import CheckpointError, ConfigError, SourceError
+from glmserve.api import ConfigError, SourceError
 
 if TYPE_CHECKING:
     import torch
 
-    from glmserve.api import Checkpoint, Model, ModelFamily, Quantization
-    from glmserve.plugins import Plugins
+    from glmserve.engine.ranks import Ranks
+    from glmserve.profiles import Profile
 
 CHUNK = 256
-PAGE_TOKENS = 32
+"""Ids in one step, about."""
+PAGE_ENTRIES = 32
 
 
 @click.command("score")
 @click.option("--model", "path", required=True, type=click.Path(path_type=Path), help="Directory, or a .gguf file.")
 @click.option("--ids", "ids_path", required=True, type=click.Path(path_type=Path), help="JSON list of token ids.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="File to write, in safetensors format.")
-def score_command(path: Path, ids_path: Path, out: Path) -> None:
+@click.option(
+    "--ranks", type=click.IntRange(1, 8), default=1, show_default=True, help="Processes that share every layer."
+)
+@click.option(
+    "--context", type=click.IntRange(1, 8), default=1, show_default=True, help="Of them, those that share the cache."
+)
+def score_command(path: Path, ids_path: Path, out: Path, ranks: int, context: int) -> None:
     """Write a model's logits for a list of token ids.
 
     The file holds one float32 tensor, `logits` [positions, vocabulary]: row i is what the model expects after id i.
     """
+    from glmserve.joining import open_ranks
     from glmserve.plugins import load_plugins
+    from glmserve.resolution import check_providers, chosen, resolve
     from glmserve.store.checkpoint import open_checkpoint
 
     ids = read_ids(ids_path)
     if not out.parent.is_dir():
         raise ConfigError(f"--out {out}: the directory {out.parent} does not exist; make it first.")
+    profile, plugins = profile_of(path, len(ids), ranks, context), load_plugins()
     checkpoint = open_checkpoint(path)
-    family, quantization = providers(checkpoint, load_plugins())
-    info = family.describe(checkpoint.config, "float32")
+    check_providers(profile, plugins, chosen(profile))
+    resolved = resolve(profile, plugins, checkpoint)
+    info = resolved.info
     beyond = next((i for i in ids if i >= info.vocab_size), None)
     if beyond is not None:
         raise ConfigError(f"{ids_path}: id {beyond} is not below the model's vocabulary of {info.vocab_size}.")
     if len(ids) > info.max_context:
         raise ConfigError(f"{ids_path} has {len(ids)} ids, but the model was made for {info.max_context}; cut it.")
-    write_logits(out, score(family.load(checkpoint, quantization, info), ids))
+    opened = open_ranks(resolved)
+    try:
+        logits = score(opened.ranks, ids, profile.engine.prefill_chunk)
+    finally:
+        opened.ranks.close()
+    write_logits(out, logits)
+
+
+def profile_of(path: Path, tokens: int, ranks: int, context: int) -> Profile:
+    """One that runs the model at `path` for `tokens` tokens, and nothing else."""
+    from glmserve.profiles.schema import EngineSection, ModelSection, ParallelSection, Profile, TransportSection
+
+    page = PAGE_ENTRIES * context
+    chunk = max(1, CHUNK // page) * page
+    return Profile(
+        model=ModelSection(source=f"path:{path.absolute()}", served_name="score"),
+        # How long a conversation may be is nothing here: there is none.
+        engine=EngineSection(max_context=1, kv_tokens=tokens, page_tokens=page, prefill_chunk=chunk),
+        parallel=ParallelSection(tensor=ranks, context=context),
+        transport=TransportSection(hosts=("localhost",) * ranks),
+    )
 
 
 def read_ids(path: Path) -> list[int]:
@@ -64,32 +95,21 @@ def read_ids(path: Path) -> list[int]:
     return ids
 
 
-def providers(checkpoint: Checkpoint, plugins: Plugins) -> tuple[ModelFamily, Quantization]:
-    """The installed family and quantization that fit. Raises CheckpointError when not exactly one does."""
-    families, quantizations = plugins.families_of(checkpoint), plugins.quantizations_of(checkpoint)
-    for what, found in (("model family", families), ("quantization", quantizations)):
-        if len(found) != 1:
-            names = " and ".join(found) or "none"
-            raise CheckpointError(f"{checkpoint.path} needs one {what} that reads it; of the installed, {names} does.")
-    return plugins.family(families[0])(), plugins.quantization(quantizations[0])()
-
-
-def score(model: Model, ids: Sequence[int]) -> torch.Tensor:
-    """float32 [len(ids), vocabulary], by the runner, pages and chunks that serve requests."""
+def score(ranks: Ranks, ids: Sequence[int], chunk: int) -> torch.Tensor:
+    """float32 [len(ids), vocabulary], by the steps, pages and chunks that serve requests."""
     import torch
 
-    from glmserve.engine.kv import PageMemory
     from glmserve.engine.plan import Rows, StepPlan
-    from glmserve.engine.runner import Runner
 
-    pages = range(-(-len(ids) // PAGE_TOKENS))
-    runner = Runner(model, PageMemory(model.info, len(pages), PAGE_TOKENS))
-    logits = torch.empty(len(ids), model.info.vocab_size)
-    for step, start in enumerate(range(0, len(ids), CHUNK)):
-        tokens = tuple(ids[start : start + CHUNK])
-        rows = Rows(0, start, tokens, 0, tuple(pages), logits=len(tokens), chunk=True)
-        logits[start : start + len(tokens)] = runner.execute(StepPlan(step, (rows,)))[0].logits
-    return logits
+    pages = tuple(range(-(-len(ids) // ranks.worker.memory.page_tokens)))
+    found = []
+    for step, start in enumerate(range(0, len(ids), chunk)):
+        tokens = tuple(ids[start : start + chunk])
+        # The page table is told whole with the first rows.
+        first, new = (0, pages) if not start else (len(pages), ())
+        rows = Rows(1, start, tokens, first, new, logits=len(tokens), chunk=True)
+        found.append(ranks.execute(StepPlan(step, (rows,)))[0].logits)
+    return torch.cat(found)
 
 
 def write_logits(path: Path, logits: torch.Tensor) -> None:
