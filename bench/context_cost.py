@@ -28,7 +28,7 @@ from glmserve_model_tiny_glm import CHECKPOINT
 from log_plot import svg
 
 LENGTHS = tuple(1024 << n for n in range(8))
-"""1K to 128K, which is the model's own longest context."""
+"""1K to 128K; bench/million.py goes on from there, on several ranks."""
 STEPS = 40
 PAGE_TOKENS = 32
 WARM_STEPS = 3

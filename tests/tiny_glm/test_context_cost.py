@@ -35,4 +35,4 @@ def test_two_lengths_give_two_rows_whose_parts_make_up_the_whole(tmp_path: Path)
 def test_a_length_where_nothing_is_selected_is_refused() -> None:
     done = run("--lengths", "256")
     assert done.returncode == 1
-    assert done.stderr == "A length must be above 256, up to 131072 tokens.\n"
+    assert done.stderr == "A length must be above 256, up to 1048576 tokens.\n"

@@ -22,7 +22,7 @@ from .mtp import Mtp
 from .tokenizer import STOP_IDS
 
 WEIGHTS: Final = "model.safetensors"
-MAX_POSITIONS: Final = 131_072
+MAX_POSITIONS: Final = 1_048_576
 BIAS: Final = "e_score_correction_bias"
 _STACK = re.compile(r"(.*mlp\.experts\.)(\w+)")
 _EXPERT = re.compile(r"(.*mlp\.experts\.)(\d+)\.(\w+)\.weight")

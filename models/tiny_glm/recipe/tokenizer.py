@@ -73,7 +73,7 @@ def write(directory: Path) -> Tokenizer:
         "eos_token": "<|endoftext|>",
         "pad_token": "<|endoftext|>",
         "padding_side": "left",
-        "model_max_length": 131072,
+        "model_max_length": 1048576,
     }
     (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
     return tokenizer

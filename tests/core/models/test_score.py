@@ -104,4 +104,4 @@ def test_a_model_of_no_installed_family_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["OtherForCausalLM"]}))
     (tmp_path / "ids.json").write_text("[1]")
     result = run(tmp_path, tmp_path / "ids.json", tmp_path / "out.safetensors")
-    assert (result.exit_code, "needs one model family" in result.output) == (3, True)
+    assert (result.exit_code, "No installed model family runs OtherForCausalLM" in result.output) == (3, True)
