@@ -9,8 +9,10 @@ import pytest
 import torch
 from glmserve.api import ConfigError, Model
 from glmserve.models.gguf import Gguf
+from glmserve.store.checkpoint import open_checkpoint
 
-from .paged import SHAPE, VOCABULARY, forward, load, new_pools, output, write_random
+from .counting import Counting
+from .paged import SHAPE, VOCABULARY, forward, load, load_from, new_pools, output, write_random
 from .ranks import on_ranks
 from .test_alone import PAGES, WINDOW, lonely, page_table, window
 from .test_parity import CUTS, TOKENS, TOLERANCE, logits_in_cuts
@@ -136,6 +138,27 @@ def test_each_rank_says_the_key_value_heads_it_keeps_and_holds_its_part_of_the_w
     shared = (sum(kept) - kv_heads) * 2 * dim * LAYERS * whole.info.hidden_size * 4
     assert sum(nbytes for _, nbytes in found) == whole.nbytes + shared
     assert max(nbytes for _, nbytes in found) < whole.nbytes / ranks * 1.7
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_the_ranks_read_one_model_between_them(made: tuple[Path, torch.Tensor], ranks: int) -> None:
+    """All of a matrix is read once, but for the key-value heads that ranks share; a tied head is the embedding's."""
+
+    def work(group: Any) -> tuple[Counting, Model]:
+        counting = Counting(open_checkpoint(made[0]))
+        return counting, load_from(counting, group=group)
+
+    found = on_ranks(ranks, work)
+    stored, kv_heads = found[0][0].tensors, load(made[0]).info.paged[0].per_token[0]
+    for name, info in stored.items():
+        asked = [counting.asked[name] for counting, _ in found]
+        if name == "model.embed_tokens.weight" and "lm_head.weight" in stored:
+            assert asked == [0] * ranks
+        elif ".k_proj.weight" in name or ".v_proj.weight" in name:
+            assert sum(asked) == info.nbytes * max(kv_heads, ranks) // kv_heads
+        elif len(info.shape) == 2:
+            assert sum(asked) == info.nbytes
+            assert max(asked) < info.nbytes / ranks * 1.7
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
