@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from glmserve.api import ForwardBatch, ForwardOutput, Model, Quantization, Segment
+from glmserve.api import ALONE, Checkpoint, ForwardBatch, ForwardOutput, Group, Model, Parallel, Quantization, Segment
 from glmserve.models.dense import Dense
 from glmserve.models.llama import Llama
 from glmserve.store.checkpoint import open_checkpoint
@@ -43,10 +43,22 @@ def write_random(directory: Path, mistral: bool = False, **changes: Any) -> Any:
     return reference
 
 
-def load(path: Path, quantization: type[Quantization] = Dense) -> Model:
-    checkpoint = open_checkpoint(path)
+def load(
+    path: Path, quantization: type[Quantization] = Dense, group: Group = ALONE, context: int = 1, resident: bool = True
+) -> Model:
+    return load_from(open_checkpoint(path), quantization, group, context, resident)
+
+
+def load_from(
+    checkpoint: Checkpoint,
+    quantization: type[Quantization] = Dense,
+    group: Group = ALONE,
+    context: int = 1,
+    resident: bool = True,
+) -> Model:
     family = Llama()
-    return family.load(checkpoint, quantization(), family.describe(checkpoint.config, "float32"))
+    info = family.describe(checkpoint.config, "float32")
+    return family.load(checkpoint, quantization(), info, Parallel(group, context), resident)
 
 
 def new_pools(model: Model, pages: int, seed: int | None = None) -> dict[str, torch.Tensor]:

@@ -99,6 +99,11 @@ def test_without_the_library_a_plain_product_is_probed_and_used(monkeypatch: pyt
     torch.testing.assert_close(alone, F.linear(X, WEIGHT, BIAS), rtol=1e-5, atol=1e-5)
 
 
+def test_a_layer_without_output_features_gives_rows_without_any() -> None:
+    layer = PackedLinear(WEIGHT[:0])
+    assert [layer(X[:rows]).shape for rows in (1, 9)] == [(1, 0), (9, 0)]
+
+
 def test_the_source_may_change_after_packing_and_the_input_is_left_alone() -> None:
     source, x = WEIGHT.clone(), X.clone()
     layer = PackedLinear(source)

@@ -3,7 +3,7 @@
 import json
 import random
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import gguf
 import numpy as np
 import torch
 from glmserve.api import GlmserveError
+from glmserve.store.block_types import BLOCK_SIZES
 from safetensors.torch import save_file
 
 HIDDEN, HEADS, KV_HEADS, FEED_FORWARD, VOCABULARY = 64, 4, 2, 96, 40
@@ -89,6 +90,61 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return made
+
+
+_SCALES = {
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
+    "Q8_0": (0,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+}
+"""Where the float16 scales of a block are."""
+
+
+def random_blocks(dtype: str, rows: int, per_row: int) -> np.ndarray:
+    """Any bytes, but scales that are finite numbers."""
+    generator = np.random.default_rng(7)
+    size = BLOCK_SIZES[dtype][1]
+    blocks = generator.integers(0, 256, (rows * per_row, size), dtype=np.uint8)
+    for at in _SCALES[dtype]:
+        scales = generator.standard_normal((rows * per_row, 1)).astype(np.float16)
+        blocks[:, at : at + 2] = scales.view(np.uint8)
+    return blocks.reshape(rows, per_row * size)
+
+
+def write_matrices(path: Path, dtype: str, rows: Mapping[str, int], columns: int, biased: bool = False) -> None:
+    """A GGUF file of random matrices [rows, columns] stored as `dtype`; their rows come by Hugging Face's names.
+
+    Of its four query heads and two key-value heads the rows lie interleaved. They may have biases, in float32.
+    """
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(128)
+    writer.add_embedding_length(columns)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(32)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    kind = gguf.GGMLQuantizationType[dtype]
+    generator = np.random.default_rng(1)
+    for name, count in rows.items():
+        stored = _GGUF_NAMES[name.rpartition(".")[2]]
+        if dtype in BLOCK_SIZES:
+            data = random_blocks(dtype, count, columns // BLOCK_SIZES[dtype][0])
+        else:
+            data = gguf.quants.quantize(generator.standard_normal((count, columns), np.float32), kind)
+        writer.add_tensor(f"{stored}.weight", data, raw_dtype=kind)
+        if biased:
+            writer.add_tensor(f"{stored}.bias", generator.standard_normal(count).astype(np.float32))
+    writer.add_tensor("output_norm.weight", np.ones(columns, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def write_safetensors(folder: Path, shards: int = 1, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:

@@ -8,28 +8,7 @@ from glmserve.api import CheckpointError
 from glmserve.store.block_types import BLOCK_SIZES
 from glmserve.store.dequantize import block_bytes, block_elements, dequantize
 
-SCALES = {
-    "Q4_0": (0,),
-    "Q4_1": (0, 2),
-    "Q5_0": (0,),
-    "Q5_1": (0, 2),
-    "Q8_0": (0,),
-    "Q4_K": (0, 2),
-    "Q5_K": (0, 2),
-    "Q6_K": (208,),
-}
-"""Where the float16 scales of a block are."""
-
-
-def random_blocks(dtype: str, rows: int, per_row: int) -> np.ndarray:
-    """Any bytes, but scales that are finite numbers."""
-    generator = np.random.default_rng(7)
-    size = BLOCK_SIZES[dtype][1]
-    blocks = generator.integers(0, 256, (rows * per_row, size), dtype=np.uint8)
-    for at in SCALES[dtype]:
-        scales = generator.standard_normal((rows * per_row, 1)).astype(np.float16)
-        blocks[:, at : at + 2] = scales.view(np.uint8)
-    return blocks.reshape(rows, per_row * size)
+from .files import random_blocks
 
 
 def bits(values: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,8 +12,10 @@ import torch.nn.functional as F
 from glmserve.api import (
     Checkpoint,
     CheckpointError,
+    ConfigError,
     ForwardBatch,
     ForwardOutput,
+    Group,
     LinearSpec,
     Model,
     ModelFamily,
@@ -20,12 +23,16 @@ from glmserve.api import (
     PagedTensor,
     Parallel,
     Quantization,
+    Shard,
 )
 
 from .activations import swiglu
 from .attention import Place, attend, places, write
 from .config import Keys
+from .cuts import Heads, attention, spread
 from .entries import PLAIN, check_kv_dtype
+from .head import VocabularyHead
+from .layers import Layers
 from .rope import Rotary, inverse_frequencies, rotate
 from .tensors import bias_shapes, check_tensors
 
@@ -93,8 +100,13 @@ class Llama(ModelFamily):
         parallel: Parallel = Parallel(),  # noqa: B008 - immutable
         resident: bool = True,
     ) -> Model:
+        if parallel.context > 1:
+            raise ConfigError(
+                f"parallel.context is {parallel.context}, but family {self.name!r} cuts its cache by heads, not by "
+                "positions; choose 1."
+            )
         _check_tensors(checkpoint, quantization, info)
-        return LlamaModel(checkpoint, quantization, info)
+        return LlamaModel(checkpoint, quantization, info, parallel.group, resident)
 
 
 def _check_tensors(checkpoint: Checkpoint, quantization: Quantization, info: ModelInfo) -> None:
@@ -123,70 +135,128 @@ def _check_tensors(checkpoint: Checkpoint, quantization: Quantization, info: Mod
     )
 
 
+@dataclass(frozen=True)
+class _Call:
+    """What all layers of a call share."""
+
+    cosine: torch.Tensor
+    sine: torch.Tensor
+    where: Sequence[Place]
+    slots: torch.Tensor
+    chunk: bool
+    pools: Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one rank computes of every decoder layer."""
+
+    group: Group
+    heads: Heads
+    dim: int
+    inner: range
+    """Intermediate columns of the MLP."""
+
+    @staticmethod
+    def of(info: ModelInfo, group: Group) -> _Part:
+        """info: of the whole model. Raises ConfigError when there is not something for every rank."""
+        kv_heads, dim = info.paged[0].per_token
+        _, o, _, down = info.linears[:4]
+        heads = attention(o.in_features // dim, kv_heads, group.size)
+        inner = spread(down.in_features, group.size, "intermediate columns")
+        return _Part(group, heads[group.rank], dim, inner[group.rank])
+
+    def shards(self, info: ModelInfo, index: int) -> list[tuple[LinearSpec, Shard]]:
+        """The layer's query-key-value, output, gate-up and down projections."""
+        qkv, o, gate_up, down = info.linears[4 * index : 4 * index + 4]
+        query, _, _ = rows = self.heads.rows(self.dim)
+        return [
+            (qkv, Shard(rows, range(qkv.in_features))),
+            (o, Shard((range(o.out_features),), query)),
+            (gate_up, Shard((self.inner, self.inner), range(gate_up.in_features))),
+            (down, Shard((range(down.out_features),), self.inner)),
+        ]
+
+
 class _Layer:
-    def __init__(self, checkpoint: Checkpoint, quantization: Quantization, index: int, specs: list[LinearSpec]) -> None:
+    """One rank's part of a decoder layer."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, quantization: Quantization, info: ModelInfo, part: _Part, index: int
+    ) -> None:
         at = f"model.layers.{index}"
-        self.attention_norm = quantization.load_vector(checkpoint, f"{at}.input_layernorm.weight")
-        self.mlp_norm = quantization.load_vector(checkpoint, f"{at}.post_attention_layernorm.weight")
-        self.qkv, self.o, self.gate_up, self.down = (quantization.load_linear(checkpoint, spec) for spec in specs)
-        self.linears = (self.qkv, self.o, self.gate_up, self.down)
+        self._index, self._kv_heads, self._dim, self._group = index, len(part.heads.kv), part.dim, part.group
+        self._eps = eps_of(checkpoint)
+        self._attention_norm = quantization.load_vector(checkpoint, f"{at}.input_layernorm.weight")
+        self._mlp_norm = quantization.load_vector(checkpoint, f"{at}.post_attention_layernorm.weight")
+        linears = [quantization.load_linear(checkpoint, spec, shard) for spec, shard in part.shards(info, index)]
+        self._qkv, self._o, self._gate_up, self._down = linears
+        self.nbytes = sum(linear.nbytes for linear in linears)
+        self.row_invariant = all(linear.row_invariant for linear in linears)
+
+    def __call__(self, x: torch.Tensor, call: _Call) -> torch.Tensor:
+        """x: [rows, hidden], the same on every rank, as is the result."""
+        heads = self._qkv(normed(x, self._attention_norm, self._eps)).view(len(x), -1, self._dim)
+        x = x + self._group.sum("attention", self._o(self._attend(heads, call)))
+        gate_up = self._gate_up(normed(x, self._mlp_norm, self._eps))
+        return x + self._group.sum("mlp", self._down(swiglu(gate_up, call.chunk)))
+
+    def _attend(self, heads: torch.Tensor, call: _Call) -> torch.Tensor:
+        """heads: [rows, this rank's query, key and value heads, dim]. Returns [rows, query heads * dim]."""
+        rotated = rotate(heads[:, : -self._kv_heads], call.cosine, call.sine)
+        keys, values = (call.pools[f"layers.{self._index}.{p}"] for p in ("k", "v"))
+        write(keys, call.slots, rotated[:, -self._kv_heads :])
+        write(values, call.slots, heads[:, -self._kv_heads :])
+        return attend(rotated[:, : -self._kv_heads], keys, values, call.where)
 
 
 class LlamaModel(Model):
-    def __init__(self, checkpoint: Checkpoint, quantization: Quantization, info: ModelInfo) -> None:
-        self.info = info
-        config = checkpoint.config
-        self._eps = float(config.get("rms_norm_eps", 1e-6))
-        self._kv_heads, self._dim = info.paged[0].per_token
-        frequencies, factor = inverse_frequencies(config, self._dim)
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        quantization: Quantization,
+        info: ModelInfo,
+        group: Group,
+        resident: bool,
+    ) -> None:
+        """info: of the whole model."""
+        part = _Part.of(info, group)
+        own = tuple(replace(tensor, per_token=(len(part.heads.kv), part.dim)) for tensor in info.paged)
+        self.info = replace(info, paged=own)
+        self._eps = eps_of(checkpoint)
+        frequencies, factor = inverse_frequencies(checkpoint.config, part.dim)
         if ROPE_DIVISORS in checkpoint.tensors:
             frequencies = frequencies / quantization.load_vector(checkpoint, ROPE_DIVISORS)
         self._rotary = Rotary(frequencies, factor)
         self._embedding = quantization.load_embedding(checkpoint, info.embedding)
         self._norm = quantization.load_vector(checkpoint, "model.norm.weight")
-        self._layers = []
         # The largest layer first: packing holds a layer twice, and nothing else is there yet.
-        self._head = quantization.load_linear(checkpoint, info.linears[-1])
-        self.nbytes = self._embedding.nbytes + self._head.nbytes
-        for i in range(info.num_layers):
-            layer = _Layer(checkpoint, quantization, i, list(info.linears[4 * i : 4 * i + 4]))
-            self._layers.append(layer)
-            self.nbytes += sum(linear.nbytes for linear in layer.linears)
-        self.row_invariant = self._head.row_invariant and all(
-            linear.row_invariant for layer in self._layers for linear in layer.linears
-        )
+        self._head = VocabularyHead(checkpoint, quantization, info.linears[-1], group, resident)
+
+        def load(index: int) -> _Layer:
+            return _Layer(checkpoint, quantization, info, part, index)
+
+        self._layers = Layers(load, info.num_layers, resident)
+        self.nbytes = self._embedding.nbytes + self._head.nbytes + self._layers.nbytes
+        self.row_invariant = self._head.row_invariant and self._layers.row_invariant
 
     def forward(self, batch: ForwardBatch, pools: Mapping[str, torch.Tensor]) -> ForwardOutput:
         x = self._embedding(batch.token_ids)
         cosine, sine = self._rotary.tables(batch.positions)
-        where = places(batch)
+        call = _Call(cosine, sine, places(batch), batch.slots, batch.segments[0].chunk, pools)
         taps = {}
-        for i, layer in enumerate(self._layers):
-            x = x + layer.o(self._attention(layer, i, x, cosine, sine, batch, where, pools))
-            x = x + layer.down(swiglu(layer.gate_up(self._normed(x, layer.mlp_norm)), batch.segments[0].chunk))
+        for i in range(len(self._layers)):
+            x = self._layers[i](x, call)
             if i in batch.taps:
                 taps[i] = x
-        if not len(batch.logit_rows):
-            return ForwardOutput(x.new_empty(0, self.info.vocab_size), x, taps)
-        return ForwardOutput(self._head(self._normed(x[batch.logit_rows], self._norm)), x, taps)
+        if self.info.num_layers in batch.taps:
+            taps[self.info.num_layers] = normed(x, self._norm, self._eps)
+        return ForwardOutput(self._head(normed(x[batch.logit_rows], self._norm, self._eps)), x, taps)
 
-    def _attention(
-        self,
-        layer: _Layer,
-        index: int,
-        x: torch.Tensor,
-        cosine: torch.Tensor,
-        sine: torch.Tensor,
-        batch: ForwardBatch,
-        where: Sequence[Place],
-        pools: Mapping[str, torch.Tensor],
-    ) -> torch.Tensor:
-        heads = layer.qkv(self._normed(x, layer.attention_norm)).view(len(x), -1, self._dim)
-        rotated = rotate(heads[:, : -self._kv_heads], cosine, sine)
-        keys, values = pools[f"layers.{index}.k"], pools[f"layers.{index}.v"]
-        write(keys, batch.slots, rotated[:, -self._kv_heads :])
-        write(values, batch.slots, heads[:, -self._kv_heads :])
-        return attend(rotated[:, : -self._kv_heads], keys, values, where)
 
-    def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, weight.shape, weight, self._eps)
+def eps_of(checkpoint: Checkpoint) -> float:
+    return float(checkpoint.config.get("rms_norm_eps", 1e-6))
+
+
+def normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return F.rms_norm(x, weight.shape, weight, eps)

@@ -72,7 +72,7 @@ _modes: dict[tuple[int, int, int], Mode] = {}
 
 def _prepacked(weight: torch.Tensor) -> Product:
     """x -> x @ weight.T over a copy of `weight` in the library's own layout."""
-    if not torch._C._has_mkldnn:
+    if not torch._C._has_mkldnn or not len(weight):  # the library has no product without results
         own = weight.clone()
         return lambda x: F.linear(x, own)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, TILE)

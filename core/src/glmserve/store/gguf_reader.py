@@ -71,8 +71,8 @@ class GgufCheckpoint(Checkpoint):
             import torch
 
             return stored[self._stored_rows(name, torch.arange(rows.start, rows.stop))]
-        count = stored.shape[0]
-        return stored.view(heads, count // heads // 2, 2, -1).transpose(1, 2).reshape(stored.shape)
+        count, *width = stored.shape
+        return stored.view(heads, count // heads // 2, 2, *width).transpose(1, 2).reshape(stored.shape)
 
     def read_rows(self, name: str, rows: torch.Tensor) -> torch.Tensor:
         self.require_rows(name, rows)

@@ -83,7 +83,7 @@ class SafetensorsCheckpoint(Checkpoint):
             if rows is None and columns is None:
                 tensor: torch.Tensor = self._opened[file].get_tensor(name)
             else:
-                tensor = self._opened[file].get_slice(name)[slice_of(rows), slice_of(columns)]
+                tensor = self._opened[file].get_slice(name)[_slice(rows), _slice(columns)]
         except (SafetensorError, OSError) as error:
             raise IntegrityError(f"{file} is damaged at tensor {name!r} ({error}); fetch it again.") from None
         return tensor
@@ -94,7 +94,7 @@ class SafetensorsCheckpoint(Checkpoint):
         return self.read(name)[rows]
 
 
-def slice_of(part: range | None) -> slice:
+def _slice(part: range | None) -> slice:
     return slice(None) if part is None else slice(part.start, part.stop)
 
 
