@@ -223,9 +223,9 @@ def test_a_checkpoint_without_the_layer_is_refused_by_name(monkeypatch: pytest.M
     """It serves with another drafter (16)."""
     model = load()
     layer = f"model.layers.{model.info.num_layers}."
-    monkeypatch.setattr(
-        model._checkpoint, "tensors", {n: t for n, t in model._checkpoint.tensors.items() if not n.startswith(layer)}
-    )
+    checkpoint = model._source.checkpoint
+    without = {name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith(layer)}
+    monkeypatch.setattr(checkpoint, "tensors", without)
     with pytest.raises(CheckpointError, match="holds no next-token layer"):
         MtpDrafter(model.info, {}).attach(model)
 

@@ -68,7 +68,7 @@ def test_drafts_hidden_states_and_selection_are_the_golden_ones(model: Any, gold
     """Pitfalls 11 and 13: the layer takes the normed hidden state, and selects by an indexer of its own."""
     ids, layer = golden["prompt_ids"].tolist(), model.load_next_token_layer()
     hidden = hidden_of(model, ids)[model.info.num_layers]
-    with recorded_sets(model, ROWS, [layer._layer]) as sets:
+    with recorded_sets(model, ROWS, [layer._layer[0]]) as sets:
         found = outputs(model, layer, ids, hidden, CUTS[cuts])
     assert (found.logits - golden["mtp_logits"]).abs().max() < TOLERANCE
     assert (found.hidden - golden["mtp_hidden_normed"]).abs().max() < TOLERANCE
@@ -88,8 +88,8 @@ def test_halves_that_are_swapped_are_caught(model: Any, golden: Tensors, monkeyp
     """The embedding comes first."""
     ids, layer = golden["prompt_ids"].tolist(), model.load_next_token_layer()
     hidden = hidden_of(model, ids)[model.info.num_layers]
-    straight: Any = layer._input
-    monkeypatch.setattr(layer, "_input", lambda x: straight(torch.cat(x.chunk(2, -1)[::-1], -1)))
+    straight: Any = layer._input[0]
+    monkeypatch.setattr(layer, "_input", [lambda x: straight(torch.cat(x.chunk(2, -1)[::-1], -1))])
     found = outputs(model, layer, ids, hidden, CUTS["whole"])
     assert (found.logits - golden["mtp_logits"]).abs().max() > 10 * TOLERANCE
 
@@ -99,6 +99,6 @@ def test_the_targets_selection_is_caught(model: Any, golden: Tensors, monkeypatc
     ids, layer = golden["prompt_ids"].tolist(), model.load_next_token_layer()
     hidden, topk = hidden_of(model, ids)[model.info.num_layers], model.config.index_topk
     theirs = golden["topk.6"][topk:ROWS].long().sort(-1).values
-    monkeypatch.setattr(layer._layer.attention.indexer, "select", lambda hidden, latent, call: [theirs])
+    monkeypatch.setattr(layer._layer[0].attention.indexer, "select", lambda hidden, latent, call: [theirs])
     found = outputs(model, layer, ids, hidden, CUTS["whole"])
     assert (found.logits - golden["mtp_logits"]).abs().max() > 10 * TOLERANCE

@@ -13,7 +13,8 @@ from ..entries import FLOAT8, PLAIN, check_kv_dtype
 from ..tensors import check_tensors
 from .config import FAMILY, FLASH, LATENT_NORM_EPS, GlmConfig, read_config
 from .layout import EMBEDDING, FINAL_NORM, Shapes, at, info_of, layer_vectors, nextn_linears, nextn_vectors, unread
-from .model import GlmMoeDsaModel
+from .model import GlmMoeDsaModel, kv_dtype_of
+from .source import Source, check_spread
 
 log = logging.getLogger("glmserve.models")
 
@@ -38,8 +39,9 @@ class GlmMoeDsa(ModelFamily):
         resident: bool = True,
     ) -> Model:
         config = read_config(checkpoint.config)
+        check_spread(config, parallel.size)
         _check_tensors(checkpoint, quantization, config, info)
-        return GlmMoeDsaModel(checkpoint, quantization, config, info)
+        return GlmMoeDsaModel(Source(checkpoint, quantization, config, kv_dtype_of(info), parallel), info, resident)
 
 
 def _check_tensors(checkpoint: Checkpoint, quantization: Quantization, config: GlmConfig, info: ModelInfo) -> None:

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from glmserve.api import Checkpoint, Linear, LinearSpec, Quantization
+from glmserve.api import Linear, LinearSpec
 
 from ..attention import Place
 from ..rope import rotate_pairs
 from .call import Call, dense_rows
-from .config import GlmConfig
 from .layout import at, index_entry
+from .source import Source
 from .topk import RunningTopK
 
 KEY_NORM_EPS = 1e-6
@@ -35,25 +35,17 @@ those see no more tokens than index_topk, and attend to all of them; None when n
 
 
 class Indexer:
-    """A full layer's own indexer."""
+    """A full layer's own indexer, whole on every rank."""
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        quantization: Quantization,
-        config: GlmConfig,
-        index: int,
-        specs: dict[str, LinearSpec],
-        kv_dtype: str,
-    ) -> None:
-        self._config = config
-        self.entry = index_entry(config, index, kv_dtype)
-        self._query: Linear = quantization.load_linear(checkpoint, specs["index_q"])
-        self._key: Linear = quantization.load_linear(checkpoint, specs["index_k"])
+    def __init__(self, source: Source, index: int, specs: dict[str, LinearSpec]) -> None:
+        self._config = source.config
+        self.entry = index_entry(source.config, index, source.kv_dtype)
+        self._query: Linear = source.linear(specs["index_q"])
+        self._key: Linear = source.linear(specs["index_k"])
         self.linears = (self._query, self._key)
         norm = f"{at(index)}.self_attn.indexer.k_norm"
-        self._norm = quantization.load_vector(checkpoint, f"{norm}.weight")
-        self._norm_bias = quantization.load_vector(checkpoint, f"{norm}.bias")
+        self._norm = source.vector(f"{norm}.weight")
+        self._norm_bias = source.vector(f"{norm}.bias")
 
     def select(self, hidden: torch.Tensor, query_latent: torch.Tensor, call: Call) -> Selection:
         """Write the rows' keys, then select.

@@ -13,53 +13,48 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from glmserve.api import Checkpoint, Linear, Quantization
+from glmserve.api import Linear
 
 from ..attention import Place, slots_of
 from ..rope import rotate_pairs
 from .call import Call, dense_rows
-from .config import GlmConfig
 from .indexer import Indexer, Selection
 from .layout import at, attention_linears, latent_entry
+from .source import Source
 
 SCORES = 1 << 22
 """Scores, or gathered elements, that a prefill chunk holds at once (16 MiB)."""
 
 
 class LatentAttention:
-    """Attention of one layer, with its indexer when it is a full one."""
+    """This rank's heads of the attention of one layer, with its indexer when it is a full one."""
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        quantization: Quantization,
-        config: GlmConfig,
-        index: int,
-        full: bool,
-        kv_dtype: str,
-    ) -> None:
-        self._config = config
+    def __init__(self, source: Source, index: int, full: bool) -> None:
+        self._config = config = source.config
         specs = attention_linears(config, index, full)
-        self._down, self._query, self._out = (
-            quantization.load_linear(checkpoint, specs[role]) for role in ("down", "q", "o")
-        )
-        up = weight_of(quantization.load_linear(checkpoint, specs["kv"]))
-        up = up.view(config.heads, config.nope_dim + config.value_dim, config.kv_rank)
+        own = source.heads[source.parallel.rank]
+        self._heads = len(own)
+        self._down = source.linear(specs["down"])
+        self._query = source.linear(specs["q"], rows=scaled(own, config.nope_dim + config.rope_dim))
+        self._out = source.linear(specs["o"], columns=scaled(own, config.value_dim))
+        up = weight_of(source.linear(specs["kv"], rows=scaled(own, config.nope_dim + config.value_dim)))
+        up = up.view(len(own), config.nope_dim + config.value_dim, config.kv_rank)
         self._absorb_key = up[:, : config.nope_dim].contiguous()
         """[heads, nope dim, kv rank]"""
         self._expand_value = up[:, config.nope_dim :].transpose(1, 2).contiguous()
         """[heads, kv rank, value dim]"""
         prefix = f"{at(index)}.self_attn"
-        self._query_norm = quantization.load_vector(checkpoint, f"{prefix}.q_a_layernorm.weight")
-        self._latent_norm = quantization.load_vector(checkpoint, f"{prefix}.kv_a_layernorm.weight")
-        self.entry = latent_entry(config, index, kv_dtype)
-        self.indexer = Indexer(checkpoint, quantization, config, index, specs, kv_dtype) if full else None
-        own: tuple[Linear, ...] = (self._down, self._query, self._out)
-        self.linears = own if self.indexer is None else own + self.indexer.linears
+        self._query_norm = source.vector(f"{prefix}.q_a_layernorm.weight")
+        self._latent_norm = source.vector(f"{prefix}.kv_a_layernorm.weight")
+        self.entry = latent_entry(config, index, source.kv_dtype)
+        self.indexer = Indexer(source, index, specs) if full else None
+        linears: tuple[Linear, ...] = (self._down, self._query, self._out)
+        self.linears = linears if self.indexer is None else linears + self.indexer.linears
         self.nbytes = sum(linear.nbytes for linear in self.linears) + up.nbytes
 
     def __call__(self, hidden: torch.Tensor, call: Call, selection: Selection | None) -> tuple[torch.Tensor, Selection]:
-        """hidden: [rows, hidden], normalised. Returns ([rows, hidden], the selection that was used).
+        """hidden: [rows, hidden], normalised. Returns ([rows, hidden], the part that this rank's heads have in the sum;
+        the selection that was used).
 
         `selection` is that of the nearest full layer before this one; a full layer makes its own instead.
         """
@@ -74,7 +69,7 @@ class LatentAttention:
             selection = self.indexer.select(hidden, query_latent, call)
         if selection is None:
             raise ValueError("a layer without an indexer was called before any selection was made")
-        queries = self._query(query_latent).view(len(hidden), config.heads, -1)
+        queries = self._query(query_latent).view(len(hidden), self._heads, -1)
         queries = torch.cat(
             (
                 queries[..., : config.nope_dim],
@@ -110,7 +105,7 @@ class LatentAttention:
         out = []
         if dense:
             context = self.entry.span(call.pools, place, 0, place.start + dense)
-            step = max(1, SCORES // (config.heads * len(context)))
+            step = max(1, SCORES // (self._heads * len(context)))
             for i in range(0, dense, step):
                 group = query[i : min(i + step, dense)]
                 out.append(self._causal(group, context[: place.start + i + len(group)]))
@@ -153,6 +148,11 @@ class LatentAttention:
     def _expanded(self, latents: torch.Tensor) -> torch.Tensor:
         """[rows, heads, kv rank] to [rows, heads, value dim]"""
         return torch.bmm(latents.transpose(0, 1), self._expand_value).transpose(0, 1)
+
+
+def scaled(heads: range, dim: int) -> range:
+    """The features of consecutive heads of `dim` features each."""
+    return range(heads.start * dim, heads.stop * dim)
 
 
 def weight_of(linear: Linear) -> torch.Tensor:

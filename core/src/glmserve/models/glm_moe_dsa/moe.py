@@ -11,20 +11,20 @@ from collections.abc import Iterator
 
 import torch
 
-from glmserve.api import Checkpoint, CheckpointError, Linear, LinearSpec, Quantization
+from glmserve.api import CheckpointError, Linear, LinearSpec
 
 from ..activations import sigmoid, swiglu
-from .config import GlmConfig
 from .layout import BIAS, at, expert_linears, router_linear, shared_linears
+from .source import Source
 
 
 class SwigluMlp:
-    """down(silu(gate x) * up x)"""
+    """down(silu(gate x) * up x), summed over this rank's part of the intermediate columns."""
 
-    def __init__(
-        self, checkpoint: Checkpoint, quantization: Quantization, specs: tuple[LinearSpec, LinearSpec]
-    ) -> None:
-        self._gate_up, self._down = (quantization.load_linear(checkpoint, spec) for spec in specs)
+    def __init__(self, source: Source, specs: tuple[LinearSpec, LinearSpec]) -> None:
+        gate_up, down = specs
+        own = source.own(down.in_features)
+        self._gate_up, self._down = source.linear(gate_up, rows=own), source.linear(down, columns=own)
         self.linears = (self._gate_up, self._down)
 
     def __call__(self, x: torch.Tensor, chunk: bool) -> torch.Tensor:
@@ -32,16 +32,17 @@ class SwigluMlp:
 
 
 class Mixture:
-    """Rows stay independent: they are grouped by expert, and an expert's linear layers do not mix their rows."""
+    """Rows stay independent: they are grouped by expert, and an expert's linear layers do not mix their rows.
 
-    def __init__(self, checkpoint: Checkpoint, quantization: Quantization, config: GlmConfig, index: int) -> None:
-        self._config = config
-        self._router: Linear = quantization.load_linear(checkpoint, router_linear(config, index))
-        self._bias = self._load_bias(checkpoint, quantization, f"{at(index)}.mlp.gate.{BIAS}")
-        self._shared = SwigluMlp(checkpoint, quantization, shared_linears(config, index))
-        self._experts = [
-            SwigluMlp(checkpoint, quantization, expert_linears(config, index, e)) for e in range(config.experts)
-        ]
+    Every rank routes every row, and has its part of all experts.
+    """
+
+    def __init__(self, source: Source, index: int) -> None:
+        self._config = config = source.config
+        self._router: Linear = source.linear(router_linear(config, index))
+        self._bias = self._load_bias(source, f"{at(index)}.mlp.gate.{BIAS}")
+        self._shared = SwigluMlp(source, shared_linears(config, index))
+        self._experts = [SwigluMlp(source, expert_linears(config, index, e)) for e in range(config.experts)]
 
     @property
     def linears(self) -> Iterator[Linear]:
@@ -50,14 +51,14 @@ class Mixture:
             yield from mlp.linears
 
     @staticmethod
-    def _load_bias(checkpoint: Checkpoint, quantization: Quantization, name: str) -> torch.Tensor:
-        stored = checkpoint.require(name).dtype
+    def _load_bias(source: Source, name: str) -> torch.Tensor:
+        stored = source.checkpoint.require(name).dtype
         if stored != "F32":
             raise CheckpointError(
-                f"{checkpoint.path}: tensor {name!r} is stored as {stored}, which is too coarse to choose experts by; "
-                "convert the checkpoint again and keep it in F32."
+                f"{source.checkpoint.path}: tensor {name!r} is stored as {stored}, which is too coarse to choose "
+                "experts by; convert the checkpoint again and keep it in F32."
             )
-        return quantization.load_vector(checkpoint, name)
+        return source.vector(name)
 
     def route(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """x: [rows, hidden]. Returns int64 and float32 [rows, experts per token]: the experts and their weights."""
