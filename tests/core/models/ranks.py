@@ -23,6 +23,10 @@ class ThreadGroup(Group):
         self._queues = queues
         self.names: list[str] = []
 
+    @property
+    def exchanges(self) -> int:  # type: ignore[override]
+        return len(self.names)
+
     def exchange(self, name: str, outgoing: Mapping[int, torch.Tensor], incoming: Mapping[int, torch.Tensor]) -> None:
         self.names.append(name)
         for rank, tensor in outgoing.items():
@@ -38,15 +42,21 @@ class ThreadGroup(Group):
             tensor.copy_(payload)
 
 
+def groups(size: int) -> list[Group]:
+    """One for each rank, connected."""
+    if size == 1:
+        return [ALONE]
+    queues: Queues = {(a, b): Queue() for a in range(size) for b in range(size) if a != b}
+    return [ThreadGroup(rank, size, queues) for rank in range(size)]
+
+
 def on_ranks(size: int, work: Callable[[Group], T]) -> list[T]:
     """What `work` returns on each of `size` ranks, which run side by side."""
-    if size == 1:
-        return [work(ALONE)]
-    queues: Queues = {(a, b): Queue() for a in range(size) for b in range(size) if a != b}
 
-    def one(rank: int) -> T:
-        torch.set_num_threads(1)
-        return work(ThreadGroup(rank, size, queues))
+    def one(group: Group) -> T:
+        if size > 1:
+            torch.set_num_threads(1)
+        return work(group)
 
     with ThreadPoolExecutor(size) as pool:
-        return [done.result() for done in [pool.submit(one, rank) for rank in range(size)]]
+        return [done.result() for done in [pool.submit(one, group) for group in groups(size)]]
