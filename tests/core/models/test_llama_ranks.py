@@ -18,6 +18,7 @@ from .test_alone import PAGES, WINDOW, lonely, page_table, window
 from .test_parity import CUTS, TOKENS, TOLERANCE, logits_in_cuts
 
 RANKS = [1, 2, 3, 4]
+SLOW = pytest.mark.slow
 MODELS: dict[str, dict[str, Any]] = {
     "6 and 2 heads": {},
     "9 and 3 heads, tied": {
@@ -200,8 +201,7 @@ def test_a_cache_cut_by_positions_is_refused_in_a_sentence(tmp_path: Path) -> No
         on_ranks(2, lambda group: load(tmp_path, group=group, context=2))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", RANKS[1:])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=SLOW), pytest.param(3, marks=SLOW), 4])
 def test_smollm2_over_ranks_computes_what_one_rank_computes_up_to_rounding(smollm2: Path, ranks: int) -> None:
     """Nine query heads and three key-value heads, in four-bit blocks that the cuts of columns must keep whole."""
     ids = torch.randint(0, 49152, (96,), generator=torch.Generator().manual_seed(2)).tolist()
@@ -212,3 +212,20 @@ def test_smollm2_over_ranks_computes_what_one_rank_computes_up_to_rounding(smoll
     print(f"{ranks} ranks: largest difference {difference.max():.2e} of logits up to {expected.abs().max():.1f}")
     assert (difference < TOLERANCE).float().mean() > 0.999
     assert difference.max() < 1e-5 * expected.abs().max()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", RANKS[1:])
+def test_smollm2_over_ranks_has_the_same_bits_alone_in_a_batch_and_in_a_window(smollm2: Path, ranks: int) -> None:
+    segments = [window([100 + i], 150 + 11 * i, list(range(10 * i, 10 * i + 10))) for i in range(5)]
+    segments.append(window(list(range(500, 508)), 90, [55, 51, 52, 58, 53]))
+
+    def work(group: Any) -> list[torch.Tensor]:
+        model = load(smollm2, Gguf, group)
+        pools = new_pools(model, PAGES, seed=group.rank)
+        alone = torch.cat([lonely(model, pools, rows) for rows in segments])
+        return [alone, forward(model, pools, *segments), forward(model, pools, segments[-1])]
+
+    alone, batched, last = on_ranks(ranks, work)[0]
+    assert torch.equal(batched, alone)
+    assert torch.equal(last, alone[-WINDOW:])
