@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from glmserve.api import QueueFullError, RequestError, UnavailableError
+from glmserve.engine.ranks import RankStatus
 from glmserve.engine.request import EngineStatus, Output, Request, TokenLogprob, Usage
 from glmserve.engine.stream import Stream
 from glmserve.server.tokenize import _BYTES
@@ -153,7 +154,7 @@ class FakeEngine:
             finished=dict(self.finished),
             exact=True,
             max_context=self.max_context,
-            ranks=(),
+            ranks=(RankStatus(0, 1, 0, 2**20, 0.0), RankStatus(1, 1, 0, 2**20, 0.25)),
         )
 
     def drain(self) -> None:

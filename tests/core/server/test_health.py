@@ -68,6 +68,8 @@ def test_metrics_are_finite_and_labelled_by_route(start, used):
     assert all(sample.name.startswith("glmserve_") for sample in samples)
     assert "surprise" not in str(samples)
     assert "glmserve_seconds_since_token" not in families
+    ages = families["glmserve_rank_report_age_seconds"].samples
+    assert [(sample.labels["rank"], sample.value) for sample in ages] == [("0", 0.0), ("1", 0.25)]
     if used:
         counts = {sample.name: sample.value for sample in samples}
         assert counts["glmserve_time_to_first_token_seconds_count"] == 2

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .errors import declared
 
 if TYPE_CHECKING:
+    from glmserve.engine.ranks import RankStatus
     from glmserve.engine.request import Output
 
     from .app import Serving
@@ -126,6 +127,21 @@ class _EngineCollector(Collector):
         for reason, count in status.finished.items():
             finished.add_metric([reason], float(count))
         yield finished
+        yield from _of_ranks(status.ranks)
+
+
+def _of_ranks(ranks: Sequence[RankStatus]) -> Iterator[Metric]:
+    steps = CounterMetricFamily("glmserve_rank_steps", "Steps that a rank has done.", labels=["rank"])
+    exchanges = CounterMetricFamily("glmserve_rank_exchanges", "Collectives that it took part in.", labels=["rank"])
+    memory = GaugeMetricFamily("glmserve_rank_memory_bytes", "Its resident memory.", labels=["rank"])
+    since = GaugeMetricFamily("glmserve_rank_report_age_seconds", "Since rank 0 heard from it.", labels=["rank"])
+    for rank in ranks:
+        name = [str(rank.rank)]
+        steps.add_metric(name, float(rank.steps))
+        exchanges.add_metric(name, float(rank.exchanges))
+        memory.add_metric(name, float(rank.memory_bytes))
+        since.add_metric(name, rank.seconds_since_report)
+    yield from (steps, exchanges, memory, since)
 
 
 class CountingMiddleware:
