@@ -31,7 +31,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.fixture(scope="module", params=[(ranks, context) for ranks, context in GRID if context == 1], ids=str)
+@pytest.fixture(scope="module", params=GRID, ids=str)
 def spread(request: pytest.FixtureRequest, directory: Path) -> Spread:
     return Spread(directory, *request.param)
 

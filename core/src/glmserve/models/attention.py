@@ -1,4 +1,8 @@
-"""Grouped-query attention over paged keys and values."""
+"""Where a context lies in the pages, and grouped-query attention over paged keys and values.
+
+A rank keeps an entry of every position of a context, or of its share of them; entry e of a share is that of position
+e * count + index.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from glmserve.api import ForwardBatch
+from glmserve.api import ContextShare, ForwardBatch
 
 FORK_ELEMENTS = 1 << 20
 """Elements of a row's keys from which more threads can help: below, waking them costs more than the sums."""
@@ -24,50 +28,57 @@ class Place:
     num_rows: int
     start: int
     chunk: bool
-    tokens: int
-    """Length of the context, the segment's own rows included."""
+    entries: int
+    """How many entries of the context this rank keeps, those of the segment's own rows included."""
     pages: torch.Tensor
-    """int64 [n], no more than the context needs."""
+    """int64 [n], no more than the entries need."""
     first_slot: int | None
-    """When the pages follow one another: the slot of position 0."""
+    """When the pages follow one another: the slot of entry 0."""
+    share: ContextShare
+    """The positions whose entries they are."""
+
+    def kept(self, row: int) -> int:
+        """How many entries row `row` of the segment sees, its own included if it is kept."""
+        return self.share.kept(self.start + row + 1)
 
 
 def places(batch: ForwardBatch) -> list[Place]:
     """The batch's segments, in order."""
     found = []
     for segment in batch.segments:
-        tokens = segment.start + segment.num_rows
-        pages = segment.pages[: -(-tokens // batch.page_entries)]
-        first = int(pages[0])
+        kept = batch.share.kept(segment.start + segment.num_rows)
+        pages = segment.pages[: -(-kept // batch.page_entries)]
+        first = int(pages[0]) if kept else 0
         consecutive = torch.equal(pages, torch.arange(first, first + len(pages)))
         slot = first * batch.page_entries if consecutive else None
-        found.append(Place(segment.first_row, segment.num_rows, segment.start, segment.chunk, tokens, pages, slot))
+        where = segment.first_row, segment.num_rows, segment.start, segment.chunk
+        found.append(Place(*where, kept, pages, slot, batch.share))
     return found
 
 
 def context(pool: torch.Tensor, place: Place) -> torch.Tensor:
-    """The entries at positions [0, tokens): [tokens, *per_token]. See `span`."""
-    return span(pool, place, 0, place.tokens)
+    """All entries: [entries, *per_token]. See `span`."""
+    return span(pool, place, 0, place.entries)
 
 
 def span(pool: torch.Tensor, place: Place, first: int, count: int) -> torch.Tensor:
-    """The entries at positions [first, first + count): [count, *per_token].
+    """The entries first, first + 1, ...: [count, *per_token].
 
     A view without copying when the pages follow one another and start on cache lines, else a gathered copy.
     """
     if place.first_slot is None or pool.stride(0) * pool.element_size() % ALIGNMENT:
-        page_tokens = pool.shape[1]
-        page = first // page_tokens
-        gathered = pool[place.pages[page : -(-(first + count) // page_tokens)]].flatten(0, 1)
-        return gathered.narrow(0, first - page * page_tokens, count)
+        page_entries = pool.shape[1]
+        page = first // page_entries
+        gathered = pool[place.pages[page : -(-(first + count) // page_entries)]].flatten(0, 1)
+        return gathered.narrow(0, first - page * page_entries, count)
     return pool.flatten(0, 1).narrow(0, place.first_slot + first, count)
 
 
-def slots_of(place: Place, positions: torch.Tensor, page_tokens: int) -> torch.Tensor:
-    """Where the entries of int64 `positions` of a segment's context lie in every pool."""
+def slots_of(place: Place, entries: torch.Tensor, page_entries: int) -> torch.Tensor:
+    """Where the int64 `entries` of a segment's context lie in every pool."""
     if place.first_slot is not None:
-        return positions + place.first_slot
-    return place.pages[positions // page_tokens] * page_tokens + positions % page_tokens
+        return entries + place.first_slot
+    return place.pages[entries // page_entries] * page_entries + entries % page_entries
 
 
 def write(pool: torch.Tensor, slots: torch.Tensor, entries: torch.Tensor) -> None:

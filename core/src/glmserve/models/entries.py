@@ -74,11 +74,13 @@ class Entry:
 
     def write(self, pools: Pools, slots: torch.Tensor, values: torch.Tensor) -> None:
         """values: [rows, width], written at int64 slots [rows]."""
+        if not len(slots):
+            return
         for part, piece in zip(self.parts, torch.split(values, [part.width for part in self.parts], -1), strict=True):
             part.write(pools, slots, piece)
 
     def span(self, pools: Pools, place: Place, first: int, count: int) -> torch.Tensor:
-        """float32 [count, width] of the positions first, first + 1, ...; a view of the pool where that is possible."""
+        """float32 [count, width] of the entries first, first + 1, ...; a view of the pool where that is possible."""
         return _joined([part.span(pools, place, first, count) for part in self.parts])
 
     def at(self, pools: Pools, slots: torch.Tensor) -> torch.Tensor:

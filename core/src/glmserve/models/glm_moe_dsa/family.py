@@ -23,7 +23,7 @@ class GlmMoeDsa(ModelFamily):
     name = FAMILY
     # Flash is claimed so that it is refused by its name, and not as something unknown.
     architectures = frozenset({"GlmMoeDsaForCausalLM", FLASH})
-    capabilities = frozenset({"taps", "next-token"})
+    capabilities = frozenset({"taps", "next-token", "context"})
     options = frozenset({LATENT_NORM_EPS})
 
     def describe(self, config: Mapping[str, Any], kv_dtype: str) -> ModelInfo:

@@ -18,12 +18,10 @@ from glmserve.api import Linear
 from ..attention import Place, slots_of
 from ..rope import rotate_pairs
 from .call import Call, dense_rows
+from .dealt import SCORES, DealtAttention
 from .indexer import Indexer, Selection
 from .layout import at, attention_linears, latent_entry
 from .source import Source
-
-SCORES = 1 << 22
-"""Scores, or gathered elements, that a prefill chunk holds at once (16 MiB)."""
 
 
 class LatentAttention:
@@ -47,6 +45,7 @@ class LatentAttention:
         self._query_norm = source.vector(f"{prefix}.q_a_layernorm.weight")
         self._latent_norm = source.vector(f"{prefix}.kv_a_layernorm.weight")
         self.entry = latent_entry(config, index, source.kv_dtype)
+        self._dealt = DealtAttention(source, self.entry)
         self.indexer = Indexer(source, index, specs) if full else None
         linears: tuple[Linear, ...] = (self._down, self._query, self._out)
         self.linears = linears if self.indexer is None else linears + self.indexer.linears
@@ -64,7 +63,7 @@ class LatentAttention:
         query_latent = F.rms_norm(query_latent, self._query_norm.shape, self._query_norm, config.latent_eps)
         latent = F.rms_norm(latent, self._latent_norm.shape, self._latent_norm, config.latent_eps)
         key = rotate_pairs(key[:, None], call.cosine, call.sine)[:, 0]
-        self.entry.write(call.pools, call.slots, torch.cat((latent, key), -1))
+        call.write(self.entry, torch.cat((latent, key), -1))
         if self.indexer is not None:
             selection = self.indexer.select(hidden, query_latent, call)
         if selection is None:
@@ -77,11 +76,25 @@ class LatentAttention:
             ),
             -1,
         )
+        heads = self._over_ranks(queries, call, selection) if call.dealt else self._here(queries, call, selection)
+        return self._out(heads.view(len(hidden), -1)), selection
+
+    def _over_ranks(self, queries: torch.Tensor, call: Call, selection: Selection) -> torch.Tensor:
+        """[rows, heads, value dim], from entries that several ranks keep between them."""
+        if call.chunk:
+            return self._expanded(self._dealt(self._absorbed(queries), call, selection)).contiguous()
+        query = torch.cat([self._absorbed(row) for row in torch.split(queries, 1)])
+        latents = self._dealt(query, call, selection)
+        # Copies, hence aligned ones whatever the row's place in the call.
+        return torch.cat([self._expanded(row.clone()) for row in torch.split(latents, 1)])
+
+    def _here(self, queries: torch.Tensor, call: Call, selection: Selection) -> torch.Tensor:
+        """[rows, heads, value dim], from entries that are all on this rank."""
         heads = [
             self._chunk(queries, place, chosen, call) if place.chunk else self._rows(queries, place, chosen, call)
             for place, chosen in zip(call.where, selection, strict=True)
         ]
-        return self._out(torch.cat(heads).view(len(hidden), -1)), selection
+        return torch.cat(heads)
 
     def _rows(self, queries: torch.Tensor, place: Place, chosen: torch.Tensor | None, call: Call) -> torch.Tensor:
         """Each row alone, over exactly its own tokens. Returns [rows, heads, value dim]."""

@@ -10,31 +10,25 @@ import torch
 
 
 class RunningTopK:
-    """For each of `rows` rows the positions of its k best scores so far."""
+    """For each of `rows` rows the entries of its k best scores so far."""
 
-    def __init__(self, k: int) -> None:
+    def __init__(self, rows: int, k: int) -> None:
         self._k = k
-        self._scores: torch.Tensor | None = None
-        self._positions: torch.Tensor | None = None
+        self.scores = torch.empty(rows, 0)
+        """float32 [rows, k], or fewer while fewer were added."""
+        self.entries = torch.empty(rows, 0, dtype=torch.int64)
+        """int64, of the same shape: the numbers of the entries, ascending."""
 
     def add(self, scores: torch.Tensor, first: int) -> None:
-        """scores: float32 [rows, n] of the positions first, first + 1, ..., which come after all those added before."""
+        """scores: float32 [rows, n] of the entries first, first + 1, ..., which come after all those added before."""
         # Not a number comes from broken weights only; it must lose here, to be found and named in the logits.
         scores = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-        positions = torch.arange(first, first + scores.shape[1]).expand(len(scores), -1)
-        if self._scores is not None and self._positions is not None:
-            scores = torch.cat((self._scores, scores), 1)
-            positions = torch.cat((self._positions, positions), 1)
-        if scores.shape[1] > self._k:
-            chosen = best(scores, self._k)
-            scores, positions = scores.gather(1, chosen), positions.gather(1, chosen)
-        self._scores, self._positions = scores, positions
-
-    def positions(self) -> torch.Tensor:
-        """int64 [rows, k], ascending. At least k scores must have been added."""
-        if self._positions is None or self._positions.shape[1] != self._k:
-            raise ValueError(f"fewer than {self._k} scores were added")
-        return self._positions
+        entries = torch.arange(first, first + scores.shape[1]).expand(len(scores), -1)
+        self.scores = torch.cat((self.scores, scores), 1)
+        self.entries = torch.cat((self.entries, entries), 1)
+        if self.scores.shape[1] > self._k:
+            chosen = best(self.scores, self._k)
+            self.scores, self.entries = self.scores.gather(1, chosen), self.entries.gather(1, chosen)
 
 
 def best(scores: torch.Tensor, k: int) -> torch.Tensor:
