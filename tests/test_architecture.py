@@ -36,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "profiles": {"api", "licensing", "nearest"},
     "licensing": {"api", "nearest"},
     # The built-in providers are a plugin that happens to lie in the core: it alone reaches into the packages.
-    "builtins": {"api", "engine", "models"},
+    "builtins": {"api", "cluster", "engine", "models"},
     "providers": {"api", "nearest"},
     "plugins": {"api", "nearest", "providers", "builtins"},
     # Which components a profile consists of: where profiles, plugins, the store and the audit meet.

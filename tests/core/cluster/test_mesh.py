@@ -197,7 +197,7 @@ def test_a_stopped_rank_is_named_by_all_others_when_the_deadline_passes() -> Non
 
 def test_abandoning_from_another_thread_ends_the_exchange_that_runs_and_all_later_ones() -> None:
     a, other = meshes(2)
-    threading.Timer(0.1, a.abandon, ("The other end is known to be dead.", (1,))).start()
+    threading.Timer(0.1, a.breaker.trip, ("The other end is known to be dead.", (1,))).start()
     for _ in range(2):
         with pytest.raises(RankError, match="known to be dead") as error:
             a.exchange("x", {1: torch.zeros(4_000_000)}, {1: torch.zeros(1)})

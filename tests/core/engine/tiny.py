@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from glmserve.api import Drafter, PrefixCache
+from glmserve.api import Drafter, PrefixCache, Topology
+from glmserve.cluster.local import LocalTransport
 from glmserve.engine.caches import NoCache
 from glmserve.engine.drafters import NgramDrafter
 from glmserve.engine.engine import Engine
 from glmserve.engine.request import Output, Request, SamplingParams
 from glmserve.engine.scheduler import EngineOptions
-from glmserve.engine.transports import LocalLink
 from glmserve.models.dense import Dense
 from glmserve.models.llama import Llama
 from glmserve.store.checkpoint import open_checkpoint
@@ -91,7 +91,7 @@ def make_engine(
         cache=cache,
         cache_options={},
         fingerprint="tiny",
-        link=LocalLink(),
+        link=LocalTransport().open(Topology(), 0),
         num_tokens=num_tokens,
     )
     if start:

@@ -10,14 +10,15 @@ import math
 import select
 import socket
 import struct
-import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from glmserve.api import Group, RankError
+
+from .breaker import Breaker, OutOfStepError, named
 
 if TYPE_CHECKING:
     import torch
@@ -28,17 +29,11 @@ NAME_BYTES = 48
 GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
-def named(ranks: Iterable[int]) -> str:
-    """ "rank 2", or "ranks 0, 2"."""
-    ranks = sorted(ranks)
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-
-
 class Mesh(Group):
     """One rank of a group, with a connected stream socket to each other rank, which it owns.
 
-    An exchange that takes longer than `deadline_s` seconds fails. After the first error of any kind every exchange
-    raises it again: messages may be half sent. `on_error` may turn what this rank saw into what the group knows.
+    An exchange that takes longer than `deadline_s` seconds fails. After the first error of any kind, of which the
+    breaker knows, every exchange raises it again: messages may be half sent.
     """
 
     def __init__(
@@ -46,11 +41,11 @@ class Mesh(Group):
         rank: int,
         sockets: Mapping[int, socket.socket],
         deadline_s: float,
-        on_error: Callable[[RankError], RankError] = lambda error: error,
+        breaker: Breaker | None = None,
     ) -> None:
         self.rank, self.size = rank, len(sockets) + 1
         self.deadline_s = deadline_s
-        self.on_error = on_error
+        self.breaker = breaker or Breaker()
         self.counts: Counter[str] = Counter()
         """Exchanges by name."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -64,9 +59,8 @@ class Mesh(Group):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sent = dict.fromkeys(sockets, 0)
         self._received = dict.fromkeys(sockets, 0)
-        self._error: RankError | None = None
-        self._lock = threading.Lock()
-        self._wake, self._woken = socket.socketpair()
+        self.running = ""
+        """The name of the exchange that runs."""
         self._sending: dict[int, _Message] = {}
         self._receiving: dict[int, _Message] = {}
 
@@ -101,49 +95,34 @@ class Mesh(Group):
         """The ranks whose bytes are missing, or that do not take ours, in the exchange that runs; from any thread."""
         return {*list(self._sending), *list(self._receiving)}
 
-    def abandon(self, reason: str, ranks: Iterable[int] = ()) -> None:
+    def abandon(self, reason: str) -> None:
         """From any thread: the exchange that runs and all later ones raise RankError with this reason."""
-        with self._lock:
-            first = self._error is None
-            if first:
-                self._error = RankError(reason, tuple(ranks))
-        if first:
-            self._wake.send(b"\0")
+        self.breaker.trip(reason)
 
     def close(self) -> None:
-        for connection in (*self._sockets.values(), self._wake, self._woken):
+        for connection in self._sockets.values():
             connection.close()
 
     @contextmanager
     def _counted(self, name: str) -> Iterator[None]:
         begin = time.monotonic()
         try:
-            self._check()
+            self.breaker.check()
+            self.running = name
             yield
         except RankError as error:
-            raise self._fail(error) from None
+            raise self.breaker.fail(error) from None
         finally:
+            self.running = ""
             self._sending.clear()
             self._receiving.clear()
         self.counts[name] += 1
         self.seconds[name] += time.monotonic() - begin
 
-    def _check(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def _fail(self, error: RankError) -> RankError:
-        """The error of this mesh from now on: the first there was."""
-        if self._error is None:
-            error = self.on_error(error)
-            self.abandon(str(error), error.ranks)
-        assert self._error is not None
-        return RankError(str(self._error), self._error.ranks)
-
     def _wait(self, name: str, deadline: float) -> None:
         """Send and receive what is left, whichever can go on."""
         poll = select.poll()
-        poll.register(self._woken, select.POLLIN)
+        poll.register(self.breaker, select.POLLIN)
         ranks = {self._sockets[rank].fileno(): rank for rank in self.waits_for}
         for file, rank in ranks.items():
             poll.register(file, self._events(rank))
@@ -156,7 +135,7 @@ class Mesh(Group):
                 raise RankError(text, sorted(waited_for))
             for file, events in ready:
                 if file not in ranks:
-                    self._check()
+                    self.breaker.check()
                     continue
                 rank = ranks[file]
                 if events & (select.POLLIN | GONE):
@@ -210,7 +189,7 @@ class Mesh(Group):
                 for number, size, label in (theirs, ours)
             )
             text = f"Rank {rank} is out of step: it makes {does} where rank {self.rank} makes {waits}."
-            raise RankError(text, [rank])
+            raise OutOfStepError(text, [rank])
         message.expected = b""
 
 
