@@ -39,7 +39,7 @@ def prefix_caches() -> list[type[PrefixCache]]:
 
 @hookimpl
 def transports() -> list[type[Transport]]:
-    from glmserve.engine.transports import LocalTransport
+    from glmserve.cluster.local import LocalTransport
 
     return [LocalTransport]
 

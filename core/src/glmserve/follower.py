@@ -6,20 +6,23 @@ import logging
 import sys
 
 from glmserve.api import GlmserveError
-from glmserve.cluster.local import inherited_link
+from glmserve.cluster.child import inherit
+from glmserve.cluster.local import LocalTransport
 from glmserve.joining import join
 
 
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    link = inherited_link()
     try:
-        join(link)
+        inherited = inherit()
+        link = LocalTransport().open(inherited.topology, inherited.rank)
+        try:
+            join(link)
+        finally:
+            link.close()
     except GlmserveError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    finally:
-        link.close()
     return 0
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from glmserve.api import Drafter, PrefixCache
+from glmserve.api import Drafter, PrefixCache, Topology
+from glmserve.cluster.local import LocalTransport
 from glmserve.engine.caches import NoCache
 from glmserve.engine.drafters import NgramDrafter
 from glmserve.engine.engine import Engine
@@ -17,7 +18,6 @@ from glmserve.engine.kv import PageMemory
 from glmserve.engine.ranks import Ranks
 from glmserve.engine.request import Output, Request, SamplingParams
 from glmserve.engine.scheduler import EngineOptions
-from glmserve.engine.transports import LocalLink
 from glmserve.engine.worker import Worker
 from glmserve.models.dense import Dense
 from glmserve.models.llama import Llama
@@ -91,7 +91,9 @@ def make_engine(
 ) -> Engine:
     sizes = {"max_context": 256, "kv_tokens": 1024, "page_tokens": 8, "prefill_chunk": 16} | options
     engine = Engine(
-        ranks=Ranks(new_worker(model, EngineOptions(**sizes), drafter(model.info, {})), LocalLink()),
+        ranks=Ranks(
+            new_worker(model, EngineOptions(**sizes), drafter(model.info, {})), LocalTransport().open(Topology(), 0)
+        ),
         eos_ids=frozenset({2}),
         options=EngineOptions(**sizes),
         cache=cache,
