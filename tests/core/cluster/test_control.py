@@ -55,12 +55,15 @@ def test_messages_arrive_whole_and_in_order_and_so_do_reports(size: int, message
 
 def test_ranks_that_send_large_messages_to_each_other_do_not_stop_one_another() -> None:
     leader, (follower,) = group(2)
+
+    def send_and_receive(control: Control) -> list[bytes]:
+        control.send(bytes(5_000_000), PATIENCE_S)
+        return control.receive(PATIENCE_S)
+
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(follower.send, bytes(5_000_000), PATIENCE_S)
-        leader.send(bytes(5_000_000), PATIENCE_S)
-        assert leader.receive(PATIENCE_S) == [bytes(5_000_000)]
-        running.result()
-    assert follower.receive(PATIENCE_S) == [bytes(5_000_000)]
+        running = pool.submit(send_and_receive, follower)
+        assert send_and_receive(leader) == [bytes(5_000_000)]
+        assert running.result() == [bytes(5_000_000)]
 
 
 def flipped(message: bytes, place: int) -> bytes:
