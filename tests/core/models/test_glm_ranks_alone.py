@@ -1,4 +1,4 @@
-"""On several ranks as on one, a decode row has the same bits alone, beside other sequences and in a window of drafts."""
+"""On several ranks as on one, a decode row has the same bits alone, beside other sequences and in a window."""
 
 from __future__ import annotations
 
