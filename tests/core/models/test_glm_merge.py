@@ -112,6 +112,16 @@ def test_the_best_of_any_split_are_the_best_of_all(
     assert torch.equal(merge_candidates(parts[::-1]), best(scores, k))
 
 
+def test_what_is_not_a_number_loses_and_what_is_infinite_counts() -> None:
+    running = RunningTopK(2, 3)
+    broken, high, low = torch.nan, torch.inf, -torch.inf
+    running.add(torch.tensor([[broken, 1.0, low, 2.0], [broken, broken, 0.0, broken]]), 0)
+    running.add(torch.tensor([[broken, high, 1.0, broken], [low, low, 1.0, high]]), 4)
+    running.add(torch.tensor([[1.5, broken], [broken, broken]]), 8)
+    assert running.entries.tolist() == [[3, 5, 8], [2, 6, 7]]
+    assert running.scores.tolist() == [[2.0, high, 1.5], [0.0, 1.0, high]]
+
+
 def test_many_rows_are_merged_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [packed_candidates(torch.randn(50, 4), torch.arange(i, 16, 4).expand(50, -1), 4) for i in range(4)]
     whole = merge_candidates(parts)
