@@ -13,6 +13,7 @@ from glmserve.engine.mtp import MtpDrafter
 from glmserve.engine.scheduler import EngineOptions
 from glmserve.models.dense import Dense
 from glmserve.models.glm_moe_dsa import GlmMoeDsa
+from glmserve.models.glm_moe_dsa.source import Source
 from glmserve.models.llama import Llama
 from glmserve.selftest import check_probe, probe
 from glmserve.store.checkpoint import open_checkpoint
@@ -174,3 +175,16 @@ def test_the_probe_of_one_rank_is_what_several_get_on_glm() -> None:
             check_probe(ranks, reference)
             found = logits_of(ranks, probe(1024, 24))
         assert float((found - reference).abs().max()) < 1e-4
+
+
+def test_experts_that_every_rank_has_whole_are_found_by_the_test_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensor parallelism that is silently off: what should be a rank's part of a sum is the whole of it."""
+    options = EngineOptions(max_context=96, kv_tokens=96, page_tokens=24, prefill_chunk=48)
+    with running_ranks(1, 1, glm, NoDrafter, options) as one:
+        reference = logits_of(one, probe(1024, 24))
+    monkeypatch.setattr(Source, "own", lambda self, columns: range(columns))
+    with (
+        running_ranks(4, 4, glm, NoDrafter, options) as ranks,
+        pytest.raises(RankError, match=r"^The self-test failed: the logits of 4 ranks differ from those of one"),
+    ):
+        check_probe(ranks, reference)
