@@ -46,6 +46,7 @@ class Mesh(Group):
         self.rank, self.size = rank, len(sockets) + 1
         self.deadline_s = deadline_s
         self.breaker = breaker or Breaker()
+        self.exchanges = 0
         self.counts: Counter[str] = Counter()
         """Exchanges by name."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -117,6 +118,7 @@ class Mesh(Group):
             self._sending.clear()
             self._receiving.clear()
         self.counts[name] += 1
+        self.exchanges += 1
         self.seconds[name] += time.monotonic() - begin
 
     def _wait(self, name: str, deadline: float) -> None:
