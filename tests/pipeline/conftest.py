@@ -14,6 +14,8 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from click.testing import CliRunner
+from glmserve.cli.main import main
 from glmserve.cluster.child import VARIABLE
 from openai import OpenAI
 
@@ -140,3 +142,28 @@ def assert_clear(error: dict[str, Any]) -> None:
     assert "\n" not in message
     assert "Traceback" not in message
     assert len(message) < 500, message
+
+
+def command(*arguments: str, profile: str = "local") -> list[str]:
+    return ["run", "--profile", profile, "--port", "0", *arguments]
+
+
+def refused(*arguments: str, **profile: str) -> tuple[int, str]:
+    """(exit code, the one sentence) of a `glmserve run` that cannot start."""
+    words = [str(COMMAND), *command(*arguments, **profile)]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    return result.returncode, one_sentence(result.stderr)
+
+
+def refused_here(*arguments: str, **profile: str) -> tuple[int, str]:
+    """The same in this process, which saves the start of another."""
+    result = CliRunner().invoke(main, command(*arguments, **profile))
+    assert isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, one_sentence(result.stderr)
+
+
+def one_sentence(stderr: str) -> str:
+    assert stderr.startswith("glmserve: "), stderr
+    assert stderr.count("\n") == 1, stderr
+    assert stderr.endswith(".\n"), stderr
+    return stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -10,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,12 @@ class Reader(threading.Thread):
         self.lines: list[str] = []
         self.start()
 
-    @contextlib.suppress(httpx.TransportError)  # the server may be killed
     def run(self) -> None:
-        with httpx.stream("POST", self._server.url + "/v1/completions", json=self._body, timeout=60) as reply:
+        url = self._server.url + "/v1/completions"
+        with (
+            suppress(httpx.TransportError),  # the server may be killed
+            httpx.stream("POST", url, json=self._body, timeout=60) as reply,
+        ):
             for line in reply.iter_lines():
                 self.lines += [line] if line else []
 

@@ -58,7 +58,11 @@ def _lead(resolved: Resolved, link: Link) -> OpenRanks:
     loaded = _reports(link)
     ranks = Ranks(worker, link)
     if reference is not None:
-        check_probe(ranks, reference)
+        try:
+            check_probe(ranks, reference)
+        except RankError:
+            ranks.close()
+            raise
     return OpenRanks(ranks, worker.model.row_invariant and all(report["row_invariant"] for report in loaded))
 
 
