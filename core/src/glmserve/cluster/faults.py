@@ -152,7 +152,8 @@ class FaultFinder:
         try:
             while not (self._reports or self._ended or self._gone or self._closing):
                 self._hear(None)
-            if not self._closing:
+            # What was known before the end is followed up: a rank that hangs is ended, and not waited for.
+            if self._reports or self._ended or self._gone:
                 self._ask()
                 self._error = verdict(len(self._channels) + 1, self._reports, self._ended)
                 self.guilty = self._error.ranks
@@ -170,7 +171,7 @@ class FaultFinder:
                 self._channels[rank].flush()
             except RankError:
                 self._gone.add(rank)
-        while not all(self._settled(rank) for rank in self._channels) and not self._closing:
+        while not all(self._settled(rank) for rank in self._channels):
             if (left := deadline - time.monotonic()) <= 0:
                 break
             self._hear(left)

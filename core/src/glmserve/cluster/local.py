@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import shutil
 import socket
@@ -86,8 +87,9 @@ class LocalLink(Link):
     def publish(self, message: bytes) -> None:
         self._control.send(message, self._limits.deadline_s)
 
-    def collect(self, starting: bool = False) -> list[bytes]:
-        return self._control.receive(self._limits.start_s if starting else self._limits.deadline_s)
+    def collect(self, starting: bool = False, within_s: float = math.inf) -> list[bytes]:
+        limit_s = self._limits.start_s if starting else self._limits.deadline_s
+        return self._control.receive(min(limit_s, within_s))
 
     def receive(self, starting: bool = False) -> bytes:
         if self.world_size == 1:
@@ -106,6 +108,9 @@ class LocalLink(Link):
             self.finder.note(RankError(reason, ()))
         if self._reporter is not None:
             self._reporter.note(RankError(reason, (self.rank,)))
+
+    def check(self) -> None:
+        self._breaker.check()
 
     def close(self) -> None:
         for part in (self.finder, self._reporter, self._control):
