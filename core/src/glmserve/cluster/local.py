@@ -125,8 +125,8 @@ class LocalTransport(Transport):
     """Rank 0 opens it in the server, and starts a process for each other rank, which opens it in turn."""
 
     name = "local"
-    argv: ClassVar[Sequence[str]] = (sys.executable, "-m", "glmserve.follower")
-    """What a follower runs."""
+    argv: ClassVar[Sequence[str]] = (sys.executable, "-P", "-m", "glmserve.follower")
+    """What a follower runs; no module of the working directory is taken for one of Python's."""
     _epochs = itertools.count(1)
 
     def preflight(self, topology: Topology) -> list[Finding]:
