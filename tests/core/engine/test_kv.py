@@ -1,5 +1,7 @@
 """A page has one owner or is free."""
 
+from itertools import pairwise
+
 import psutil
 import pytest
 from glmserve.api import ConfigError, ContextShare, ModelInfo, PagedTensor
@@ -47,6 +49,31 @@ def test_two_growing_sequences_keep_apart() -> None:
         pool.grow(second, count)
     for pages in (first, second):
         assert pages == list(range(pages[0], pages[0] + 6))
+
+
+def test_a_long_context_in_pieces_takes_the_longest_first_and_looks_for_them_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A million tokens have 16,384 pages: a look at all of them for each piece would stop every stream for seconds."""
+    pool = PagePool(2048, 64)
+    others: list[list[int]] = []
+    for i in range(0, 2048, 8):
+        others.append([])
+        pool.grow(others[-1], 3 + i // 8 % 4)
+    for pages in others[1::2]:
+        pool.release(pages)
+    looked: list[int] = []
+    look = PagePool._rooms
+    monkeypatch.setattr(PagePool, "_rooms", lambda self: looked.append(0) or look(self))  # type: ignore[func-returns-value]
+    pages = []
+    assert pool.grow(pages, pool.num_free)
+    assert len(looked) == 1
+    assert pool.num_free == 0
+    assert pool.check_integrity([pages, *others[::2]]) == []
+    starts = [0, *(i for i in range(1, len(pages)) if pages[i] != pages[i - 1] + 1), len(pages)]
+    lengths = [b - a for a, b in pairwise(starts)]
+    assert len(lengths) > 100
+    assert lengths == sorted(lengths, reverse=True)
 
 
 def test_a_page_image_is_every_paged_tensor() -> None:

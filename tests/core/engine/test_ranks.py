@@ -13,12 +13,14 @@ from glmserve.engine.mtp import MtpDrafter
 from glmserve.engine.scheduler import EngineOptions
 from glmserve.models.dense import Dense
 from glmserve.models.glm_moe_dsa import GlmMoeDsa
+from glmserve.models.glm_moe_dsa.source import Source
 from glmserve.models.llama import Llama
 from glmserve.selftest import check_probe, probe
 from glmserve.store.checkpoint import open_checkpoint
 from glmserve_model_tiny_glm import CHECKPOINT
 
-from . import tiny
+from ..cluster.ranks import meshes
+from . import ranked, tiny
 from .ranked import logits_of, running_engine, running_ranks
 
 
@@ -101,6 +103,17 @@ def test_glm_gives_the_same_tokens_alone_together_and_drafted(size: int, context
     assert drafter is MtpDrafter or status.accepted_tokens > sum(map(len, alone)) / 4
 
 
+def test_exchanges_over_sockets_are_counted_alike_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranked, "groups", meshes)
+    with running_engine(4, 2, glm, NoDrafter) as engine:
+        counts = []
+        for request in asked(900, 2, 300, seed=1):
+            tiny.generate(engine, [request])
+            counts.append({rank.exchanges for rank in engine.status().ranks})
+    assert [len(count) for count in counts] == [1, 1]
+    assert 0 < min(counts[0]) < min(counts[1])
+
+
 def test_a_preempted_sequence_goes_on_with_a_page_table_of_its_own(llama: Any) -> None:
     requests = [tiny.request(one.prompt[:20], 70, seed=i, ignore_eos=True) for i, one in enumerate(asked(60, 5, 60, 1))]
     sizes = {"max_context": 96, "kv_tokens": 128, "page_tokens": 8, "prefill_chunk": 16}
@@ -162,3 +175,16 @@ def test_the_probe_of_one_rank_is_what_several_get_on_glm() -> None:
             check_probe(ranks, reference)
             found = logits_of(ranks, probe(1024, 24))
         assert float((found - reference).abs().max()) < 1e-4
+
+
+def test_experts_that_every_rank_has_whole_are_found_by_the_test_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensor parallelism that is silently off: what should be a rank's part of a sum is the whole of it."""
+    options = EngineOptions(max_context=96, kv_tokens=96, page_tokens=24, prefill_chunk=48)
+    with running_ranks(1, 1, glm, NoDrafter, options) as one:
+        reference = logits_of(one, probe(1024, 24))
+    monkeypatch.setattr(Source, "own", lambda self, columns: range(columns))
+    with (
+        running_ranks(4, 4, glm, NoDrafter, options) as ranks,
+        pytest.raises(RankError, match=r"^The self-test failed: the logits of 4 ranks differ from those of one"),
+    ):
+        check_probe(ranks, reference)

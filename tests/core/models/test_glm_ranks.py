@@ -7,16 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 from glmserve.api import ConfigError, Linear
+from glmserve.models.glm_moe_dsa.call import new_call
 from glmserve.models.glm_moe_dsa.layer import DecoderLayer
 from glmserve.models.glm_moe_dsa.moe import Mixture
 
 from .glm import prompt, recorded_sets
-from .glm_ranks import GRID, Rank, Spread, batch_of, in_cuts, new_pools, page_tables
+from .glm_ranks import GRID, PAGE_ENTRIES, Rank, Spread, batch_of, in_cuts, new_pools, page_tables
 from .seeded import Tensors, golden_config, golden_outputs, write_seeded
 from .test_glm_golden import CUTS, TOLERANCE, golden_sets
 
 NEXTN_CUTS = {"whole": [(23, True)], "chunked": [(10, True), (13, True)], "decoded alone": [(1, False)] * 23}
 WHOLE = [(24, True)]
+KV_TYPES = ["float32", "bfloat16", "float8_e4m3"]
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +88,57 @@ def test_the_next_token_layer_drafts_the_golden_ones_on_every_rank(spread: Sprea
         assert (hidden - golden["mtp_hidden_normed"]).abs().max() < TOLERANCE
 
 
-def test_layers_that_are_read_when_called_have_the_bits_of_those_that_are_kept(directory: Path, spread: Spread) -> None:
+@pytest.mark.parametrize("sizes", [(1, 1), (3, 3)], ids=str)
+def test_layers_that_are_read_when_called_have_the_bits_of_those_that_are_kept(
+    directory: Path, sizes: tuple[int, int]
+) -> None:
     tables, pages = page_tables(1, 24)
     calls = in_cuts(prompt(24), CUTS["cached"], tables[0])
-    read = Spread(directory, len(spread.ranks), spread.ranks[0].parallel.context, resident=False)
-    assert torch.equal(read.logits(read.pools(pages), calls), spread.logits(spread.pools(pages), calls))
+    kept, read = Spread(directory, *sizes), Spread(directory, *sizes, resident=False)
+    assert torch.equal(read.logits(read.pools(pages), calls), kept.logits(kept.pools(pages), calls))
     assert all(rank.model.nbytes == 0 for rank in read.ranks)
+
+
+@pytest.mark.parametrize("kv_dtype", KV_TYPES)
+@pytest.mark.parametrize("sizes", [(2, 2), (4, 2), (4, 4)], ids=str)
+def test_a_cache_that_is_dealt_out_gives_what_it_gives_on_one_rank(
+    directory: Path, kv_dtype: str, sizes: tuple[int, int]
+) -> None:
+    """In every type of its entries: a window of decode rows far past the selection, at an odd position."""
+    context, tokens, start = sizes[1], prompt(5), 139
+    one, several = Spread(directory, 1, 1, kv_dtype), Spread(directory, *sizes, kv_dtype)
+    tables, pages = page_tables(1, start + 5 + context * PAGE_ENTRIES)
+    (whole,) = one.pools(pages, seed=3)
+    # Entry e of a rank with share i is that of position e * context + i, over the same page table.
+    at = torch.tensor(tables[0])
+    parts = []
+    for rank in several.ranks:
+        share, own = rank.parallel.share, {}
+        for name, pool in whole.items():
+            by_position = pool[at].flatten(0, 1).view(torch.uint8 if pool.itemsize == 1 else pool.dtype)
+            entries = by_position[share.index :: share.count]
+            part = torch.zeros_like(pool).view(by_position.dtype)
+            used = len(entries) // PAGE_ENTRIES
+            part[at[:used]] = entries[: used * PAGE_ENTRIES].view(used, PAGE_ENTRIES, -1)
+            own[name] = part.view(pool.dtype)
+        parts.append(own)
+    call = [(tokens, start, tables[0], False)]
+    with recorded_sets(one.ranks[0].model, start + 5) as wanted_sets:
+        wanted = one.logits([whole], [call])
+    layers = [layer for rank in several.ranks for layer in rank.model.layers]
+    with recorded_sets(several.ranks[0].model, start + 5, layers) as sets:
+        found = several.logits(parts, [call])
+    assert (found - wanted).abs().max() < TOLERANCE
+    assert sets == wanted_sets * len(several.ranks)
+
+
+def test_a_shared_layer_never_goes_without_a_selection(directory: Path) -> None:
+    """Every rank runs all layers, so a selection never has to travel; a call that lost it must not go on."""
+    model = Spread(directory, 1).ranks[0].model
+    call = new_call(batch_of([(prompt(12), 0, [0, 1, 2], True)]), model.rotary, new_pools(model.info.paged, 3))
+    assert not model.config.full_indexer[3]
+    with pytest.raises(ValueError, match="before any selection was made"):
+        model.layers[3](torch.zeros(12, model.config.hidden), call, None)
 
 
 def test_ranks_hold_the_cut_layers_once_between_them(directory: Path) -> None:

@@ -109,7 +109,7 @@ class Committer:
             logits,
             request.sampling,
             position=len(sequence.tokens),
-            prompt=request.prompt,
+            prompt=sequence.prompt_ids,
             generated=sequence.counts,
             banned=sequence.ends if sequence.generated < request.min_tokens else (),
         )

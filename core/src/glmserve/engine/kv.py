@@ -62,13 +62,17 @@ class PagePool:
             return True
         if missing > self.num_free:
             return False
+        page = pages[-1] + 1 if pages else self.num_pages
+        rooms: list[range] = []
         while len(pages) < count:
-            page = pages[-1] + 1 if pages else self.num_pages
             if page >= self.num_pages or not self._free[page]:
-                page = self._start_of_room(count - len(pages))
+                # Looked for once, however many pieces a long context has to be put in.
+                rooms = rooms or self._rooms()
+                page = self._start_in(rooms.pop(), count - len(pages))
             self._free[page] = False
             self.num_free -= 1
             pages.append(page)
+            page += 1
         return True
 
     def release(self, pages: list[int]) -> None:
@@ -80,18 +84,21 @@ class PagePool:
         self.num_free += len(pages)
         pages.clear()
 
-    def _start_of_room(self, wanted: int) -> int:
-        """A page in the longest free run; in its middle when that leaves the run's predecessor room to grow."""
-        best_start, best_length, start = 0, 0, None
+    def _rooms(self) -> list[range]:
+        """The runs of free pages, the longest last, of equal ones the first."""
+        rooms, start = [], None
         for page, free in enumerate([*self._free, False]):
             if free:
                 start = page if start is None else start
             elif start is not None:
-                if page - start > best_length:
-                    best_start, best_length = start, page - start
+                rooms.append(range(start, page))
                 start = None
-        room_before = best_start > 0 and best_length >= 2 * wanted
-        return best_start + (best_length // 2 if room_before else 0)
+        return sorted(rooms, key=lambda room: (len(room), -room.start))
+
+    @staticmethod
+    def _start_in(room: range, wanted: int) -> int:
+        """Its first page; one in its middle when that leaves the sequence before it room to grow."""
+        return room.start + (len(room) // 2 if room.start and len(room) >= 2 * wanted else 0)
 
     def check_integrity(self, owned: Iterable[Sequence[int]]) -> list[str]:
         """Faults, one sentence each: a page owned twice, owned and free, or lost."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from .request import Output, Request, Usage
 
@@ -47,6 +48,11 @@ class Sequence:
     @property
     def prompt_length(self) -> int:
         return len(self.request.prompt)
+
+    @cached_property
+    def prompt_ids(self) -> frozenset[int]:
+        """The tokens that occur in the prompt: few, whatever its length, and needed at every token by a penalty."""
+        return frozenset(self.request.prompt)
 
     @property
     def generated(self) -> int:

@@ -69,7 +69,9 @@ def span(pool: torch.Tensor, place: Place, first: int, count: int) -> torch.Tens
     if place.first_slot is None or pool.stride(0) * pool.element_size() % ALIGNMENT:
         page_entries = pool.shape[1]
         page = first // page_entries
-        gathered = pool[place.pages[page : -(-(first + count) // page_entries)]].flatten(0, 1)
+        # Bytes, which torch copies of any type. Whole pages at a time, which indexing would not do.
+        pages = place.pages[page : -(-(first + count) // page_entries)]
+        gathered = pool.view(torch.uint8).index_select(0, pages).view(pool.dtype).flatten(0, 1)
         return gathered.narrow(0, first - page * page_entries, count)
     return pool.flatten(0, 1).narrow(0, place.first_slot + first, count)
 

@@ -21,11 +21,17 @@ class RunningTopK:
 
     def add(self, scores: torch.Tensor, first: int) -> None:
         """scores: float32 [rows, n] of the entries first, first + 1, ..., which come after all those added before."""
+        columns = torch.arange(scores.shape[1])
+        if self.scores.shape[1] == self._k:
+            # Of a long stream hardly any entry gets this far: an equal score of a later one loses as well.
+            columns = (scores > self.scores.amin(1, keepdim=True)).any(0).nonzero()[:, 0]
+            if not len(columns):
+                return
+            scores = scores[:, columns]
         # Not a number comes from broken weights only; it must lose here, to be found and named in the logits.
         scores = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-        entries = torch.arange(first, first + scores.shape[1]).expand(len(scores), -1)
         self.scores = torch.cat((self.scores, scores), 1)
-        self.entries = torch.cat((self.entries, entries), 1)
+        self.entries = torch.cat((self.entries, (columns + first).expand(len(scores), -1)), 1)
         if self.scores.shape[1] > self._k:
             chosen = best(self.scores, self._k)
             self.scores, self.entries = self.scores.gather(1, chosen), self.entries.gather(1, chosen)
