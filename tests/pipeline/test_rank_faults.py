@@ -8,7 +8,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 from glmserve.cluster.faults import GRACE_S
 from glmserve.engine.ranks import BEAT_S
 
-from .conftest import Server, assert_clear, assert_refusal
+from .conftest import START_S, Server, assert_clear, assert_refusal
 
 DEADLINE_S = 2
 SOON_S = BEAT_S + DEADLINE_S + GRACE_S + 10
@@ -77,8 +77,8 @@ def busy(server: Server, when: str) -> Reader | None:
     return reader
 
 
-def until(true: Any) -> None:
-    deadline = time.monotonic() + SOON_S
+def until(true: Callable[[], bool], patience_s: float = SOON_S) -> None:
+    deadline = time.monotonic() + patience_s
     while not true():
         assert time.monotonic() < deadline, "it does not come to pass"
         time.sleep(0.02)
@@ -181,7 +181,7 @@ def test_no_rank_outlives_its_leader(server: Server, way: str, when: str, stoppe
 
 
 def test_no_rank_is_left_of_a_start_that_is_interrupted(server: Server) -> None:
-    until(lambda: len(server.followers()) == 3)
+    until(lambda: len(server.followers()) == 3, START_S)
     followers = server.followers()
     assert server.end(signal.SIGINT) == 0
     assert_all_end(followers)
@@ -194,8 +194,8 @@ def test_no_rank_is_left_of_a_start_that_is_interrupted(server: Server) -> None:
 def test_a_rank_that_is_killed_or_stopped_while_it_loads_stops_the_start(
     tmp_path: Path, number: signal.Signals, wait_s: float
 ) -> None:
-    server = Server(tmp_path, "--set", "transport.options.start_s=5", profile="tiny-four-spark")
-    until(lambda: len(server.followers()) == 3)
+    server = Server(tmp_path, "--set", "transport.options.start_s=20", profile="tiny-four-spark")
+    until(lambda: len(server.followers()) == 3, START_S)
     followers = server.followers()
     time.sleep(wait_s)
     followers[1].send_signal(number)

@@ -99,7 +99,11 @@ def assert_says(found: tuple[int, str], code: int, *words: str) -> None:
         assert word in sentence
 
 
-def test_the_logits_of_four_ranks_are_those_of_one(tmp_path: Path) -> None:
+def test_the_logits_of_four_ranks_are_those_of_one_in_any_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemExit('this is not torch')")
+    monkeypatch.chdir(tmp_path)
     assert (scored(tmp_path, 4, 4) - scored(tmp_path, 1)).abs().max() < EPSILON
 
 

@@ -69,6 +69,15 @@ def test_ranks_leave_by_themselves_when_rank_0_closes() -> None:
     link.close()
 
 
+def test_ranks_that_are_asked_to_end_as_rank_0_is_wait_until_it_tells_them() -> None:
+    with opened(3) as link:
+        for process in pids(link):
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGINT)
+        link.publish(b"on")
+        assert link.collect() == [b"1:on", b"2:on"]
+
+
 def test_a_world_of_one_starts_nothing() -> None:
     files, threads = open_files(), threading.active_count()
     link = LocalTransport().open(here(1), 0)
