@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -164,12 +162,7 @@ def test_no_rank_outlives_a_leader_that_is_killed_in_mid_step_while_one_is_stopp
 
 
 def test_a_stopped_rank_does_not_hold_up_the_end_for_long(server: Server) -> None:
-    """Nor does it leave anything behind."""
-    directory = tempfile.gettempdir()
-    before = set(os.listdir(directory))
     ends(server, "SIGTERM", "idle", stopped=True)
-    left = set(os.listdir(directory)) - before
-    assert not any(name.startswith("glmserve-") for name in left)
 
 
 @pytest.mark.slow

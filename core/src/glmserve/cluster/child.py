@@ -26,13 +26,13 @@ class Inheritance:
     options: Mapping[str, Any]
     parent: int
     epoch: int
-    directory: str
-    """A private one, of all ranks of this epoch."""
     mesh: Mapping[int, int]
     """By rank."""
     control: int
     """To rank 0, as the next."""
     faults: int
+    store: int
+    """A file that only the ranks of this epoch have, and that has no name which anybody would have to remove."""
 
     @property
     def topology(self) -> Topology:
@@ -40,7 +40,7 @@ class Inheritance:
 
     @property
     def files(self) -> tuple[int, ...]:
-        return (*self.mesh.values(), self.control, self.faults)
+        return (*self.mesh.values(), self.control, self.faults, self.store)
 
     def pack(self) -> dict[str, str]:
         """As environment."""
