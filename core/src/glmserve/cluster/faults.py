@@ -75,7 +75,9 @@ def verdict(size: int, reports: Mapping[int, Report], ended: Mapping[int, str]) 
         how = f"{_verb(late, 'is', 'are')} waited for and {_verb(late, 'waits', 'wait')} for nobody"
         return RankError(f"{named(late).capitalize()} {how}{because}.", late)
     most = sorted(rank for rank in blames if blames[rank] == max(blames.values()))
-    return RankError(errors[0] if errors else f"{named(most).capitalize()} cannot go on.", most)
+    # What one says of these, and not what these say of others.
+    against = [report.error for _, report in sorted(reports.items()) if report.error and {*report.blames} & {*most}]
+    return RankError(against[0] if against else f"{named(most).capitalize()} cannot go on.", most)
 
 
 def _astray(reports: Mapping[int, Report]) -> list[int]:
