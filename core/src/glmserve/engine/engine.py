@@ -11,15 +11,10 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
-from glmserve.api import (
-    PrefixCache,
-    QueueFullError,
-    RankError,
-    RequestError,
-    UnavailableError,
-)
+from glmserve.api import PrefixCache, QueueFullError, RankError, UnavailableError
 
 from .commit import Committer
 from .kv import PagePool
@@ -115,18 +110,7 @@ class Engine:
         """Admit a request to the queue. Raises RequestError, QueueFullError or UnavailableError at once."""
         if self._state != "ready":
             raise self._unavailable()
-        if not request.prompt:
-            raise RequestError("The prompt is empty: at least one token is needed.", param="prompt")
-        if request.max_tokens < 1:
-            raise RequestError("At least one token must be asked for.", param="max_tokens")
-        total = len(request.prompt) + request.max_tokens
-        if total > self.max_context:
-            raise RequestError(
-                f"This model's maximum context length is {self.max_context} tokens. However, you requested {total} "
-                f"tokens ({len(request.prompt)} in the prompt, {request.max_tokens} in the completion). "
-                "Please shorten the prompt or the completion.",
-                code="context_length_exceeded",
-            )
+        request.check(self.max_context)
         with self._wake:
             # What the slots have room for does not wait, though a turn may pass before it is taken in.
             waiting = len(self._inbox) + len(self._sequences) - self.options.max_sequences
@@ -160,7 +144,7 @@ class Engine:
         with self._wake:  # a sequence counts either as running or as finished, so that totals never fall
             totals = self._finished_tokens.copy()
             for sequence in self._sequences.values():
-                totals.update(_token_counts(sequence))
+                totals.update(asdict(sequence.usage()))
         token_at = self._committer.last_token_at
         return EngineStatus(
             state=self._state,
@@ -172,11 +156,11 @@ class Engine:
             steps=self._steps,
             seconds_since_step=time.monotonic() - self._beat,
             seconds_since_token=None if token_at is None else time.monotonic() - token_at,
-            prompt_tokens=totals["prompt"],
-            generated_tokens=totals["generated"],
-            cached_tokens=totals["cached"],
-            drafted_tokens=totals["drafted"],
-            accepted_tokens=totals["accepted"],
+            prompt_tokens=totals["prompt_tokens"],
+            generated_tokens=totals["completion_tokens"],
+            cached_tokens=totals["cached_tokens"],
+            drafted_tokens=totals["drafted_tokens"],
+            accepted_tokens=totals["accepted_tokens"],
             preemptions=self._scheduler.preemptions,
             finished=dict(self._finished),
             exact=self.exact,
@@ -296,18 +280,7 @@ class Engine:
         self._scheduler.release(sequence)
         self._committer.forget(sequence)
         with self._wake:
-            self._finished_tokens.update(_token_counts(sequence))
+            self._finished_tokens.update(asdict(sequence.usage()))
             del self._sequences[sequence.id]
         self._finished[str(output.finish_reason)] += 1
         sequence.deliver(output)
-
-
-def _token_counts(sequence: Sequence) -> dict[str, int]:
-    usage = sequence.usage()
-    return {
-        "prompt": usage.prompt_tokens,
-        "generated": usage.completion_tokens,
-        "cached": usage.cached_tokens,
-        "drafted": usage.drafted_tokens,
-        "accepted": usage.accepted_tokens,
-    }

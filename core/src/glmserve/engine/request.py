@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from glmserve.api import RequestError
+
 if TYPE_CHECKING:
     from .ranks import RankStatus
 
@@ -62,6 +64,21 @@ class Request:
     text: TextStop | None = None
     salt: bytes = b""
     """Prefix-cache namespace."""
+
+    def check(self, max_context: int) -> None:
+        """Raises RequestError when it asks for nothing, or for more than a context of `max_context` tokens holds."""
+        if not self.prompt:
+            raise RequestError("The prompt is empty: at least one token is needed.", param="prompt")
+        if self.max_tokens < 1:
+            raise RequestError("At least one token must be asked for.", param="max_tokens")
+        total = len(self.prompt) + self.max_tokens
+        if total > max_context:
+            raise RequestError(
+                f"This model's maximum context length is {max_context} tokens. However, you requested {total} tokens "
+                f"({len(self.prompt)} in the prompt, {self.max_tokens} in the completion). Please shorten the prompt "
+                "or the completion.",
+                code="context_length_exceeded",
+            )
 
 
 @dataclass(frozen=True)
