@@ -131,7 +131,7 @@ VERSION = "import glmserve.identity as i, glmserve.providers as p\ni.owner_of = 
     [
         pytest.param(VERSION, "its version of glmserve is 9.9, and rank 0's is ", id="version"),
         pytest.param(
-            "import torch\ntorch.set_num_threads(5)\ntorch.set_num_threads = len",
+            "import torch\ntorch.set_num_threads(5)\ntorch.set_num_threads = lambda count: None",
             "its number of threads is 5, and rank 0's is ",
             id="threads",
             marks=pytest.mark.slow,
