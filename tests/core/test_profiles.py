@@ -194,3 +194,11 @@ def test_other_variables_of_glmserve_are_not_settings(tmp_path: Path) -> None:
 def test_plugin_files_are_relative_to_the_profile(tmp_path: Path) -> None:
     profile = load(tmp_path, MODEL + '[plugins]\nfiles = ["a.py"]\n')
     assert profile.plugin_files == (tmp_path / "a.py",)
+
+
+@pytest.mark.parametrize(
+    ("setting", "size"),
+    [("engine.max_context=8192", 1 << 20), ("engine.max_context=1048576", 16 << 20), ("server.max_body_bytes=5", 5)],
+)
+def test_a_body_has_room_for_a_prompt_of_the_longest_context(setting: str, size: int) -> None:
+    assert load_profile("local", (setting,), environ={}).max_body_bytes == size

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from glmserve.api import GlmserveError
 from glmserve.cluster.child import inherit
 from glmserve.cluster.local import LocalTransport
+from glmserve.cluster.mesh import Mesh
 
 if TYPE_CHECKING:
     from glmserve.api import Link
@@ -20,6 +21,8 @@ def sums(link: Link) -> None:
 
     torch.set_num_threads(1)
     link.report(b"loaded")
+    assert isinstance(link.group, Mesh)
+    link.group.sum_slices("sum", torch.ones(3001))
     while True:
         link.group.sum("sum", torch.ones(3000))
 

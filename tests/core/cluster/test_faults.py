@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,9 +21,10 @@ Work = Callable[[LocalLink], None]
 
 
 class Forked:
-    """Rank 0 in this process; the others do `work` in forked ones."""
+    """Rank 0 in this process; the others do `work` in forked ones. All may use `directory`."""
 
-    def __init__(self, size: int, work: Work, limits: Limits) -> None:
+    def __init__(self, size: int, work: Work, limits: Limits, directory: Path | None) -> None:
+        self._directory = None if directory is None else str(directory)
         ends = connected(size)
         self.pids: dict[int, int] = {}
         for rank in range(1, size):
@@ -31,12 +33,12 @@ class Forked:
                 self._follow(rank, ends, work, limits)
             self.pids[rank] = pid
         self._close(ends[1:])
-        self.link = LocalLink(0, size, ends[0], limits, 1)
+        self.link = LocalLink(0, size, ends[0], limits, 1, self._directory)
 
     def _follow(self, rank: int, ends: list[Ends], work: Work, limits: Limits) -> None:
         try:
             self._close(mine for other, mine in enumerate(ends) if other != rank)
-            link = LocalLink(rank, len(ends), ends[rank], limits, 1)
+            link = LocalLink(rank, len(ends), ends[rank], limits, 1, self._directory)
             try:
                 work(link)
             except UnavailableError:
@@ -59,10 +61,14 @@ class Forked:
 
 @contextmanager
 def forked(
-    work: Work, size: int = 4, deadline_s: float = PATIENCE_S, silence_s: float = PATIENCE_S
+    work: Work,
+    size: int = 4,
+    deadline_s: float = PATIENCE_S,
+    silence_s: float = PATIENCE_S,
+    directory: Path | None = None,
 ) -> Iterator[Forked]:
     torch.set_num_threads(1)
-    group = Forked(size, work, Limits(deadline_s, PATIENCE_S, silence_s))
+    group = Forked(size, work, Limits(deadline_s, PATIENCE_S, silence_s), directory)
     try:
         yield group
     finally:

@@ -18,6 +18,7 @@ import torch
 from glmserve.api import ALONE, ConfigError, RankError, Topology, UnavailableError
 from glmserve.cluster.child import inherit
 from glmserve.cluster.local import LocalLink, LocalTransport
+from glmserve.cluster.mesh import Mesh
 
 FOLLOWER = Path(__file__).with_name("follower.py")
 PATIENCE_S = 60
@@ -126,6 +127,8 @@ def test_a_rank_that_is_killed_or_stopped_between_sums_is_named(number: int, err
         link.publish(b"sums")
         # Loading may take longer than an exchange.
         assert link.collect(starting=True) == [b"loaded"] * 2
+        assert isinstance(link.group, Mesh)
+        assert torch.equal(link.group.sum_slices("sum", torch.ones(3001)), torch.full((3001,), 3.0))
         threading.Timer(0.2, os.kill, (followers[1].pid, number)).start()
         with pytest.raises(RankError, match=error) as raised:
             sum_for_ever(link)

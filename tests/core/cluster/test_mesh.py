@@ -101,7 +101,8 @@ def test_exchanges_are_counted_by_name() -> None:
     b.exchange("x", {}, {0: torch.zeros(5)})
     assert a.counts == {"x": 2, "y": 1}
     assert set(a.seconds) == {"x", "y"}
-    assert (a.sent_bytes, b.sent_bytes, b.counts["x"]) == (60, 0, 1)
+    assert (a.sent_bytes, b.sent_bytes, b.counts["x"]) == ({"x": 40, "y": 20}, {}, 1)
+    assert (a.exchanges, b.exchanges) == (3, 1)
 
 
 def test_a_rank_that_makes_another_exchange_is_named_with_both() -> None:

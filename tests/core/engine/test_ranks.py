@@ -19,7 +19,8 @@ from glmserve.selftest import check_probe, probe
 from glmserve.store.checkpoint import open_checkpoint
 from glmserve_model_tiny_glm import CHECKPOINT
 
-from . import tiny
+from ..cluster.ranks import meshes
+from . import ranked, tiny
 from .ranked import logits_of, running_engine, running_ranks
 
 
@@ -100,6 +101,17 @@ def test_glm_gives_the_same_tokens_alone_together_and_drafted(size: int, context
     assert len({rank.exchanges for rank in status.ranks}) == 1
     assert status.drafted_tokens > 0
     assert drafter is MtpDrafter or status.accepted_tokens > sum(map(len, alone)) / 4
+
+
+def test_exchanges_over_sockets_are_counted_alike_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranked, "groups", meshes)
+    with running_engine(4, 2, glm, NoDrafter) as engine:
+        counts = []
+        for request in asked(900, 2, 300, seed=1):
+            tiny.generate(engine, [request])
+            counts.append({rank.exchanges for rank in engine.status().ranks})
+    assert [len(count) for count in counts] == [1, 1]
+    assert 0 < min(counts[0]) < min(counts[1])
 
 
 def test_a_preempted_sequence_goes_on_with_a_page_table_of_its_own(llama: Any) -> None:

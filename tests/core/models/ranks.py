@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, Queue
@@ -22,6 +23,8 @@ class ThreadGroup(Group):
         self.rank, self.size = rank, size
         self._queues = queues
         self.names: list[str] = []
+        self.sent_bytes: Counter[str] = Counter()
+        """By the name of the exchange."""
 
     @property
     def exchanges(self) -> int:  # type: ignore[override]
@@ -33,6 +36,7 @@ class ThreadGroup(Group):
             assert rank != self.rank
             assert tensor.is_contiguous()
             self._queues[self.rank, rank].put((name, tensor.clone()))
+            self.sent_bytes[name] += tensor.nbytes
         for rank, tensor in incoming.items():
             try:
                 sent, payload = self._queues[rank, self.rank].get(timeout=DEADLINE_S)

@@ -66,7 +66,7 @@ def test_what_is_left_is_the_device_without_every_line() -> None:
 def test_only_the_drafter_mtp_loads_the_next_token_layer() -> None:
     mtp, none = made(profile(drafter="mtp")), made(profile(drafter="none"))
     assert 2.5e9 < mtp.weights_bytes - none.weights_bytes < 2.7e9
-    assert mtp.kv_bytes - none.kv_bytes == 1_048_576 * 788 // 4
+    assert mtp.kv_bytes - none.kv_bytes == 1_048_576 * 788  # on every rank
 
 
 @settings(max_examples=30, deadline=None)

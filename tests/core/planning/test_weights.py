@@ -13,6 +13,7 @@ from glmserve.models.glm_moe_dsa import GlmMoeDsa
 from glmserve.planning.cache import KV_DTYPES
 from glmserve.planning.components import Component, Split, component_of, layer_of, split_of
 from glmserve.planning.glm_moe_dsa import tensor_shapes
+from glmserve.planning.shares import shares
 from glmserve.planning.weights import check_layers, check_stored, rank_bytes, weigh
 
 from .glm53 import facts, kit, shape, shipped, stored_as, subject
@@ -63,8 +64,9 @@ def test_a_name_tells_layer_component_and_cut(tensor: str, layer: str, component
 
 @pytest.mark.parametrize("tensor", [1, 2, 4, 8])
 def test_every_byte_is_on_some_rank_and_only_replicated_ones_on_all(tensor: int) -> None:
+    cut = shares(facts().config, tensor)
     for info in list(shipped().tensors.values())[:4000]:
-        held = rank_bytes(info, tensor)
+        held = rank_bytes(info, cut.of(layer_of(info.name)))
         assert info.nbytes <= held * tensor
         assert held in (info.nbytes, math.ceil(info.nbytes / tensor))
 
@@ -83,7 +85,7 @@ def test_every_byte_is_on_some_rank_and_only_replicated_ones_on_all(tensor: int)
 )
 def test_a_cut_exl3_layer_keeps_the_scales_of_the_side_that_is_not_cut(name: str, whole: bool) -> None:
     info = TensorInfo(f"model.layers.0.self_attn.{name}", (4096,), "F16", 8192)
-    assert rank_bytes(info, 4) == (8192 if whole else 2048)
+    assert rank_bytes(info, shares(facts().config, 4).of(layer_of(info.name))) == (8192 if whole else 2048)
 
 
 def test_more_ranks_hold_less_each() -> None:
@@ -110,9 +112,11 @@ def test_an_installed_quantization_says_what_it_holds() -> None:
         assert other.rank_bytes == part.rank_bytes  # scales are part of their weight
 
 
-def test_heads_and_experts_have_to_divide_over_the_ranks() -> None:
-    with pytest.raises(ConfigError, match=r"^parallel\.tensor is 3, and the model's num_attention_heads of 64 cannot"):
-        subject().weights(3)
+def test_a_rank_without_a_head_is_refused_and_a_rank_with_fewer_is_not() -> None:
+    with pytest.raises(ConfigError, match=r"^parallel\.tensor is 65, but the model has only 64 query heads to spread"):
+        subject().weights(65)
+    uneven, even = (subject().weights(ranks) for ranks in (3, 4))
+    assert sum(part.rank_bytes for part in uneven) > sum(part.rank_bytes for part in even)
 
 
 def without(*endings: str) -> object:
@@ -185,5 +189,6 @@ def test_only_the_indexers_read_the_whole_context(kv_dtype: str) -> None:
     whole = {entry.name for entry in cache if entry.most_read is None}
     assert whole == ({"index", "index_scale"} if kv_dtype == "float8_e4m3" else {"index"})
     assert {entry.most_read for entry in cache if entry.name not in whole} == {2048}
-    assert not any(entry.by_head for entry in cache)
-    assert {entry.name: entry.layers for entry in cache}.items() >= {"latent": 79, "index": 22}.items()
+    assert not any(entry.kv_heads for entry in cache)
+    layers = {(entry.name, entry.replicated): entry.layers for entry in cache}
+    assert layers.items() >= {("latent", False): 78, ("latent", True): 1, ("index", False): 21}.items()

@@ -103,7 +103,8 @@ def _serve(profile: Profile, plugins: Plugins, clearance: Clearance) -> None:
         deployment = build(profile, plugins)
         return deployment.engine, deployment.tokenizer, profile.model.served_name
 
-    serve(ServerSettings(**profile.server.model_dump()), load, Licenses.model_validate(clearance.to_dict()))
+    settings = profile.server.model_dump() | {"max_body_bytes": profile.max_body_bytes}
+    serve(ServerSettings(**settings), load, Licenses.model_validate(clearance.to_dict()))
 
 
 def _print_plan(plan: Plan, clearance: Clearance, form: str) -> None:

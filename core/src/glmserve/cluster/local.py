@@ -24,7 +24,8 @@ from .mesh import Mesh
 MAX_RANKS = 8
 LEAVE_S = 5.0
 """A follower that is told to leave has so long before it is made to."""
-Pair = tuple[socket.socket, socket.socket]
+STORE = "store"
+"""The file in which the ranks find each other for torch.distributed."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +60,24 @@ class Ends:
 
 
 class LocalLink(Link):
-    """Of any rank. A world of one has no sockets, no threads and no processes."""
+    """Of any rank. A world of one has no sockets, no threads and no processes.
 
-    def __init__(self, rank: int, world_size: int, ends: Ends, limits: Limits, epoch: int) -> None:
+    `directory` is a private one, of all ranks of this epoch, and removed when rank 0 leaves. In a file there the ranks
+    find each other for torch.distributed, here over Gloo; a transport between GPUs has a group of its own, over NCCL.
+    """
+
+    def __init__(
+        self, rank: int, world_size: int, ends: Ends, limits: Limits, epoch: int, directory: str | None = None
+    ) -> None:
         self.rank, self.world_size = rank, world_size
         self.followers: Followers | None = None
-        self.directory: str | None = None
-        """Removed when rank 0 leaves."""
+        self.directory = directory
         self._limits = limits
         self._breaker = Breaker()
         channels = {peer: Channel(end, peer, epoch) for peer, end in ends.control.items()}
         self._control = Control(rank, channels, self._breaker)
-        self._mesh = Mesh(rank, ends.mesh, limits.deadline_s, self._breaker) if world_size > 1 else None
+        store = None if directory is None else os.path.join(directory, STORE)
+        self._mesh = Mesh(rank, ends.mesh, limits.deadline_s, self._breaker, store) if world_size > 1 else None
         self.group = self._mesh or ALONE
         faults = {peer: Channel(end, peer, epoch) for peer, end in ends.faults.items()}
         self.finder = FaultFinder(faults, self._breaker, self._state) if rank == 0 and faults else None
@@ -101,14 +108,18 @@ class LocalLink(Link):
             self._reporter.note(RankError(reason, (self.rank,)))
 
     def close(self) -> None:
-        for part in (self.finder, self._reporter, self._control, self._mesh, self._breaker):
+        for part in (self.finder, self._reporter, self._control):
             if part is not None:
                 part.close()
         if self.followers is not None:
             # Those that did not answer will not leave either.
             self.followers.kill(self.finder.guilty if self.finder is not None else ())
             self.followers.stop(LEAVE_S)
-        if self.directory is not None:
+        # Now that the others are gone nothing that Gloo still does can wait for them.
+        if self._mesh is not None:
+            self._mesh.close()
+        self._breaker.close()
+        if self.rank == 0 and self.directory is not None:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def _state(self) -> Report:
@@ -162,15 +173,17 @@ class LocalTransport(Transport):
             {0: socket.socket(fileno=inherited.control)},
             {0: socket.socket(fileno=inherited.faults)},
         )
-        return LocalLink(rank, topology.world_size, ends, limits, inherited.epoch)
+        return LocalLink(rank, topology.world_size, ends, limits, inherited.epoch, inherited.directory)
 
     def _lead(self, topology: Topology, limits: Limits) -> Link:
         size, epoch = topology.world_size, next(self._epochs)
-        ends = connected(size)
-        link = LocalLink(0, size, ends[0], limits, epoch)
+        try:
+            ends, directory = connected(size), tempfile.mkdtemp(prefix="glmserve-")
+        except OSError as error:
+            raise _cannot_start(error) from error
+        link = LocalLink(0, size, ends[0], limits, epoch, directory)
         assert link.finder is not None
         try:
-            link.directory = tempfile.mkdtemp(prefix="glmserve-")
             inheritances = {
                 rank: Inheritance(
                     rank,
@@ -178,7 +191,7 @@ class LocalTransport(Transport):
                     topology.options,
                     os.getpid(),
                     epoch,
-                    link.directory,
+                    directory,
                     {peer: end.fileno() for peer, end in ends[rank].mesh.items()},
                     ends[rank].control[0].fileno(),
                     ends[rank].faults[0].fileno(),
@@ -195,12 +208,16 @@ class LocalTransport(Transport):
             )
         except OSError as error:
             link.close()
-            raise UnavailableError(f"The ranks cannot be started: {error}.") from error
+            raise _cannot_start(error) from error
         finally:
             for mine in ends[1:]:
                 for end in (*mine.mesh.values(), *mine.control.values(), *mine.faults.values()):
                     end.close()
         return link
+
+
+def _cannot_start(error: OSError) -> UnavailableError:
+    return UnavailableError(f"The ranks cannot be started: {error}.")
 
 
 def connected(size: int) -> list[Ends]:

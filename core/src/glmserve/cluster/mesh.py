@@ -2,6 +2,7 @@
 
 At the sizes of a decoded token a sum costs what its system calls and wake-ups cost. So a message is a header of 64
 bytes and the tensor's own memory in one call, nothing is copied, and `poll` is asked only when a call would wait.
+Sums of tensors that are so large that bytes cost more than calls go by torch.distributed instead.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from glmserve.api import Group, RankError
 
 from .breaker import Breaker, OutOfStepError, named
+from .bulk import SAVED_BYTES, Bulk
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +35,8 @@ class Mesh(Group):
     """One rank of a group, with a connected stream socket to each other rank, which it owns.
 
     An exchange that takes longer than `deadline_s` seconds fails. After the first error of any kind, of which the
-    breaker knows, every exchange raises it again: messages may be half sent.
+    breaker knows, every exchange raises it again: messages may be half sent. `store` is a file of the group's own that
+    all ranks can open, for the sums of large tensors; without one these are one-shot exchanges too.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class Mesh(Group):
         sockets: Mapping[int, socket.socket],
         deadline_s: float,
         breaker: Breaker | None = None,
+        store: str | None = None,
     ) -> None:
         self.rank, self.size = rank, len(sockets) + 1
         self.deadline_s = deadline_s
@@ -50,8 +54,8 @@ class Mesh(Group):
         """Exchanges by name."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
         """Time that passed in them, by name."""
-        self.sent_bytes = 0
-        """Of tensors."""
+        self.sent_bytes: Counter[str] = Counter()
+        """Of tensors, by name."""
         self._sockets = dict(sockets)
         for connection in self._sockets.values():
             connection.setblocking(False)
@@ -63,45 +67,86 @@ class Mesh(Group):
         """The name of the exchange that runs."""
         self._sending: dict[int, _Message] = {}
         self._receiving: dict[int, _Message] = {}
+        self._others = frozenset(sockets)
+        self._bulk = Bulk(rank, self.size, store, deadline_s, self.breaker.check) if store is not None else None
+        self._in_bulk = False
 
     def exchange(self, name: str, outgoing: Mapping[int, torch.Tensor], incoming: Mapping[int, torch.Tensor]) -> None:
         if not outgoing and not incoming:
             return
         with self._counted(name):
+            self._exchange(name, outgoing, incoming, time.monotonic() + self.deadline_s)
+
+    def sum(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        if self._bulk is None or self._bulk.saved_bytes(x) < SAVED_BYTES:
+            return super().sum(name, x)
+        return self.sum_slices(name, x)
+
+    def sum_slices(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """`sum` by torch.distributed. Only where there is a store."""
+        if self._bulk is None:
+            raise ValueError("a mesh without a store has no group of torch.distributed")
+        with self._counted(name):
             deadline = time.monotonic() + self.deadline_s
-            label = name.encode()[:NAME_BYTES]
-            for rank, tensor in incoming.items():
-                payload = memory(tensor)
-                header = HEADER.pack(self._received[rank], len(payload), label)
-                self._receiving[rank] = _Message(memoryview(bytearray(HEADER.size)), payload, header)
-                self._received[rank] += 1
-            last, payload = None, memoryview(b"")
-            for rank, tensor in outgoing.items():
-                if tensor is not last:
-                    last, payload = tensor, memory(tensor)
-                header = HEADER.pack(self._sent[rank], len(payload), label)
-                self._sending[rank] = _Message(memoryview(header), payload)
-                self._sent[rank] += 1
-                self.sent_bytes += len(payload)
-            for rank in outgoing:
-                self._send(rank)
-            for rank in incoming:
-                self._receive(rank)
-            if self._sending or self._receiving:
-                self._wait(name, deadline)
+            self._meet(name, x.numel(), deadline)
+            self._in_bulk = True
+            total = self._bulk.sum(name, x, deadline)
+            self.sent_bytes[name] += self._bulk.sent_bytes(x)
+        return total
+
+    def _meet(self, name: str, numel: int, deadline: float) -> None:
+        """All ranks are about to sum as many numbers. Gloo names nobody that is late or out of step; this does."""
+        import torch
+
+        arrived = {rank: torch.zeros(1, dtype=torch.int64) for rank in self._sockets}
+        self._exchange(name, dict.fromkeys(arrived, torch.tensor([numel])), arrived, deadline)
+        for rank, theirs in arrived.items():
+            if int(theirs) != numel:
+                sizes = f"it sums {int(theirs)} numbers in {name!r} where rank {self.rank} sums {numel}"
+                raise OutOfStepError(f"Rank {rank} is out of step: {sizes}.", [rank])
+
+    def _exchange(
+        self, name: str, outgoing: Mapping[int, torch.Tensor], incoming: Mapping[int, torch.Tensor], deadline: float
+    ) -> None:
+        label = name.encode()[:NAME_BYTES]
+        for rank, tensor in incoming.items():
+            payload = memory(tensor)
+            header = HEADER.pack(self._received[rank], len(payload), label)
+            self._receiving[rank] = _Message(memoryview(bytearray(HEADER.size)), payload, header)
+            self._received[rank] += 1
+        last, payload = None, memoryview(b"")
+        for rank, tensor in outgoing.items():
+            if tensor is not last:
+                last, payload = tensor, memory(tensor)
+            header = HEADER.pack(self._sent[rank], len(payload), label)
+            self._sending[rank] = _Message(memoryview(header), payload)
+            self._sent[rank] += 1
+            self.sent_bytes[name] += len(payload)
+        for rank in outgoing:
+            self._send(rank)
+        for rank in incoming:
+            self._receive(rank)
+        if self._sending or self._receiving:
+            self._wait(name, deadline)
 
     @property
     def waits_for(self) -> set[int]:
-        """The ranks whose bytes are missing, or that do not take ours, in the exchange that runs; from any thread."""
-        return {*list(self._sending), *list(self._receiving)}
+        """The ranks whose bytes are missing, or that do not take ours, in the exchange that runs; from any thread.
+
+        Of torch.distributed one only knows that it waits for the others.
+        """
+        return {*list(self._sending), *list(self._receiving), *(self._others if self._in_bulk else ())}
 
     def abandon(self, reason: str) -> None:
         """From any thread: the exchange that runs and all later ones raise RankError with this reason."""
         self.breaker.trip(reason)
 
     def close(self) -> None:
+        """Returns once nothing is under way: at the end of a large sum that was given up, if there is one."""
         for connection in self._sockets.values():
             connection.close()
+        if self._bulk is not None:
+            self._bulk.close()
 
     @contextmanager
     def _counted(self, name: str) -> Iterator[None]:
@@ -116,6 +161,8 @@ class Mesh(Group):
             self.running = ""
             self._sending.clear()
             self._receiving.clear()
+            self._in_bulk = False
+        self.exchanges += 1
         self.counts[name] += 1
         self.seconds[name] += time.monotonic() - begin
 

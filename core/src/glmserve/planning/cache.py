@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from glmserve.api import PagedTensor
+from glmserve.models.cuts import even
 from glmserve.models.entries import FLOAT8, PLAIN
 from glmserve.models.glm_moe_dsa.config import GlmConfig
 
-from .glm_moe_dsa import index_names, paged_tensors
+from .glm_moe_dsa import index_names, next_token_paged, paged_tensors
 
 KV_DTYPES = (*PLAIN, FLOAT8)
 """Every type that a profile may ask for."""
@@ -23,9 +25,11 @@ class CacheEntry:
     layers: int
     layer_bytes: int
     """Bytes of one token in one layer."""
-    by_head: bool = False
-    """Each rank keeps the heads that it computes. Latents are shared by all heads, so every rank needs them whole,
-    unless context parallelism deals the positions out."""
+    kv_heads: int = 0
+    """Each rank keeps those of the key-value heads that it computes. 0: it serves all heads, and every rank needs it
+    whole, unless context parallelism deals the positions out."""
+    replicated: bool = False
+    """Of a drafter that every rank runs: each keeps all positions."""
     most_read: int | None = None
     """Tokens that one step reads at most; None reads the whole context."""
 
@@ -34,8 +38,12 @@ class CacheEntry:
         return self.layers * self.layer_bytes
 
     def rank_token_bytes(self, tensor: int, context: int) -> float:
-        """Bytes that one token of context costs a rank, on average over the positions."""
-        return self.token_bytes / (tensor if self.by_head else context)
+        """Bytes that one token of context costs a rank, on average over the positions; the one that keeps most heads
+        where the ranks differ."""
+        if self.kv_heads:
+            largest = len(even(self.kv_heads, min(tensor, self.kv_heads))[0])
+            return self.token_bytes * largest / self.kv_heads
+        return self.token_bytes / (1 if self.replicated else context)
 
     def rank_read_bytes(self, tokens: int, tensor: int, context: int) -> float:
         """Bytes that a rank reads to decode one token after a context of `tokens`."""
@@ -50,15 +58,14 @@ def glm_cache(glm: GlmConfig, kv_dtype: str, mtp: bool) -> tuple[CacheEntry, ...
     """
     keys = index_names(glm, kv_dtype)
     return tuple(
-        replace(entry, by_head=False, most_read=None if entry.name in keys else glm.index_topk)
-        for entry in paged_cache(paged_tensors(glm, kv_dtype, mtp))
+        replace(entry, kv_heads=0, replicated=drafts, most_read=None if entry.name in keys else glm.index_topk)
+        for drafts in (False, True)
+        if mtp or not drafts
+        for entry in paged_cache(next_token_paged(glm, kv_dtype) if drafts else paged_tensors(glm, kv_dtype))
     )
 
 
 def paged_cache(paged: Iterable[PagedTensor]) -> tuple[CacheEntry, ...]:
     """The cache of a family that only lists its paged tensors, [tokens, heads, dimension] each."""
-    entries: dict[tuple[str, int], int] = {}
-    for tensor in paged:
-        entry = (tensor.name.rpartition(".")[2], tensor.token_bytes)
-        entries[entry] = entries.get(entry, 0) + 1
-    return tuple(CacheEntry(name, layers, nbytes, by_head=True) for (name, nbytes), layers in entries.items())
+    entries = Counter((tensor.name.rpartition(".")[2], tensor.token_bytes, tensor.per_token[0]) for tensor in paged)
+    return tuple(CacheEntry(name, layers, nbytes, heads) for (name, nbytes, heads), layers in entries.items())

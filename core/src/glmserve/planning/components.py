@@ -56,10 +56,11 @@ def component_of(layer: str, num_layers: int) -> Component:
     index = re.match(r"model\.layers\.(\d+)\.", layer)
     if index and int(index[1]) >= num_layers:
         return Component.MTP
-    return _within_layer(layer)
+    return part_of(layer)
 
 
-def _within_layer(layer: str) -> Component:
+def part_of(layer: str) -> Component:
+    """The same, of a layer of the trunk or within a next-token layer."""
     if layer == "lm_head":
         return Component.HEAD
     if layer == "model.embed_tokens":

@@ -42,12 +42,14 @@ def tensor_shapes(config: GlmConfig) -> Shapes:
     return {**shapes, FINAL_NORM: (config.hidden,), f"{HEAD}.weight": (config.vocab_size, config.hidden)}
 
 
-def paged_tensors(config: GlmConfig, kv_dtype: str, mtp: bool) -> list[PagedTensor]:
-    """Of every layer; `mtp` adds the next-token layer, which selects itself."""
-    layers = list(enumerate(config.full_indexer))
-    if mtp and config.nextn_layers:
-        layers.append((config.layers, True))
-    return [tensor for i, full in layers for tensor in paged_of(config, i, full, kv_dtype)]
+def paged_tensors(config: GlmConfig, kv_dtype: str) -> list[PagedTensor]:
+    """Of every layer of the trunk."""
+    return [tensor for i, full in enumerate(config.full_indexer) for tensor in paged_of(config, i, full, kv_dtype)]
+
+
+def next_token_paged(config: GlmConfig, kv_dtype: str) -> list[PagedTensor]:
+    """Of the next-token layer, which selects itself; nothing without one."""
+    return list(paged_of(config, config.layers, True, kv_dtype)) if config.nextn_layers else []
 
 
 def index_names(config: GlmConfig, kv_dtype: str) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from glmserve.api import Checkpoint, CheckpointError, ConfigError, ModelFamily, Quantization
+from glmserve.api import Checkpoint, CheckpointError, ModelFamily, Quantization
 from glmserve.models.glm_moe_dsa.config import FAMILY, GlmConfig, read_config
 from glmserve.profiles import Profile
 
@@ -32,23 +32,11 @@ class Subject:
         return read_config(self.checkpoint.config) if self.family.name == FAMILY else None
 
     def weights(self, tensor: int) -> tuple[Weights, ...]:
-        """Raises ConfigError when the heads and experts cannot be dealt out over `tensor` ranks, and CheckpointError
-        when the headers are not those of the configuration.
-        """
+        """Raises ConfigError when the model cannot be dealt out over `tensor` ranks, and CheckpointError when the
+        headers are not those of the configuration."""
         glm = self.glm()
         if glm is not None:
             check_layers(self.checkpoint, glm)
-            for key, count in (
-                ("num_attention_heads", glm.heads),
-                ("moe_intermediate_size", glm.expert_inner),
-                ("intermediate_size", glm.dense_inner),
-                ("vocab_size", glm.vocab_size),
-            ):
-                if count % tensor:
-                    raise ConfigError(
-                        f"parallel.tensor is {tensor}, and the model's {key} of {count} cannot be dealt out evenly; "
-                        "choose a divisor."
-                    )
         return weigh(self.checkpoint, tensor, self.quantization, glm)
 
     def cache(self, kv_dtype: str, mtp: bool) -> tuple[CacheEntry, ...]:

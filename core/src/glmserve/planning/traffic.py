@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from glmserve.models.cuts import even
 from glmserve.models.glm_moe_dsa.config import GlmConfig
 
-PARTIAL_BYTES = 4
-"""Partial results travel as float32: the ranks add them in a fixed order, and the sum is the same on all of them."""
-QUERY_BYTES = 2
-"""Queries travel as bfloat16."""
+FLOAT_BYTES = 4
+"""Whatever is computed travels as float32."""
 CANDIDATE_BYTES = 8
 """A candidate of the selection: its float32 score and its position."""
 
 
 @dataclass(frozen=True)
 class Collective:
-    """An exchange in which every rank sends the same amount."""
+    """An exchange, as the rank makes it that sends most: with uneven cuts the ranks differ a little."""
 
     name: str
     count: int
@@ -41,18 +40,18 @@ def glm_traffic(glm: GlmConfig, tensor: int, context: int) -> tuple[Collective, 
 
     Tensor parallelism sums the partial outputs of attention and of the MLP, once a layer each, and gathers the logits.
     Context parallelism brings the absorbed queries to where the positions lie, merges the partial attention by its
-    maxima and sums, and on layers with an indexer merges the best candidates of each rank.
+    logarithms of sums, and on layers with an indexer merges the best candidates of each rank.
     """
     found = []
     if tensor > 1:
         found += [
-            Collective("layer sums", 2 * glm.layers, glm.hidden * PARTIAL_BYTES, tensor - 1),
-            Collective("logits", 1, -(-glm.vocab_size // tensor) * PARTIAL_BYTES, 1),
+            Collective("layer sums", 2 * glm.layers, glm.hidden * FLOAT_BYTES, tensor - 1),
+            Collective("logits", 1, -(-glm.vocab_size // tensor) * FLOAT_BYTES, 1),
         ]
     if context > 1:
-        heads = glm.heads // tensor
-        query = heads * glm.latent_width * QUERY_BYTES
-        partial = heads * (glm.kv_rank + 2) * PARTIAL_BYTES
+        heads = len(even(glm.heads, tensor)[0])
+        query = heads * glm.latent_width * FLOAT_BYTES
+        partial = heads * (glm.kv_rank + 1) * FLOAT_BYTES
         found += [
             Collective("queries", glm.layers, query, context - 1),
             Collective("attention merge", glm.layers, partial, context - 1),
@@ -63,4 +62,4 @@ def glm_traffic(glm: GlmConfig, tensor: int, context: int) -> tuple[Collective, 
 
 def prefill_sum_bytes(glm: GlmConfig, rows: int) -> int:
     """One layer sum of a prompt chunk of `rows` tokens."""
-    return rows * glm.hidden * PARTIAL_BYTES
+    return rows * glm.hidden * FLOAT_BYTES

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 from glmserve.api import Checkpoint, CheckpointError, LinearSpec, ModelInfo, Quantization, TensorInfo
 from glmserve.models.glm_moe_dsa.config import GlmConfig
@@ -12,6 +13,7 @@ from glmserve.models.glm_moe_dsa.layout import unread
 
 from .components import Component, Split, component_of, layer_of, split_of
 from .glm_moe_dsa import tensor_shapes
+from .shares import shares
 
 EMBEDDING = "model.embed_tokens"
 VECTOR_BYTES = 4
@@ -28,7 +30,7 @@ class Weights:
     """Those that take part in one token."""
     stored_bytes: int
     rank_bytes: int
-    """What each rank holds."""
+    """What a rank holds, the one that holds most of it where the ranks differ."""
     read_bytes: int
     """What each rank reads to decode one token alone, without drafts."""
 
@@ -44,8 +46,9 @@ def weigh(
 ) -> tuple[Weights, ...]:
     """Every component that the checkpoint has, in order.
 
-    `tensor` ranks share each layer. An installed `quantization` says what it will hold; without one, weights are held
-    as they are stored. `glm` gives the true sizes of padded layers and the part of the experts that a token uses.
+    `tensor` ranks share each layer; the figures are of the rank that holds most. An installed `quantization` says what
+    it will hold; without one, weights are held as they are stored. `glm` gives the true sizes of padded layers and the
+    part of the experts that a token uses. Raises ConfigError when the model cannot be dealt out over so many ranks.
     """
     config = checkpoint.config
     num_layers = int(config.get("num_hidden_layers") or 0)
@@ -54,6 +57,7 @@ def weigh(
     used = glm.experts_per_token / glm.experts if glm is not None else 1.0
     parts = {} if glm is None else dict(_parameters(tensor_shapes(glm)))
     ignored = () if glm is None else unread(glm)
+    cut = shares(config, tensor)
     sums = {component: [0, 0.0, 0, 0, 0.0] for component in Component}
     for layer in _layers(checkpoint.tensors.values()):
         if tied and layer.name == "lm_head":
@@ -64,7 +68,9 @@ def weigh(
         if layer.name.startswith(ignored):
             sums[component][2] += stored
             continue
-        held = _held(checkpoint, layer, tensor, None if layer.name == EMBEDDING and not tied else quantization)
+        looked_up = layer.name == EMBEDDING and not tied
+        largest = cut.vocabulary if layer.name == EMBEDDING and tied else cut.of(layer.name)
+        held = _held(checkpoint, layer, largest, None if looked_up else quantization)
         share = {Component.ROUTED: used, Component.MTP: 0.0, Component.EMBEDDING: float(tied)}.get(component, 1.0)
         for i, value in enumerate((parameters, parameters * share, stored, held, held * share)):
             sums[component][i] += value
@@ -111,8 +117,8 @@ def check_stored(checkpoint: Checkpoint, quantization: Quantization, info: Model
                 )
 
 
-def rank_bytes(info: TensorInfo, tensor: int) -> int:
-    """Bytes of a stored tensor that one of `tensor` ranks holds.
+def rank_bytes(info: TensorInfo, largest: Fraction) -> int:
+    """Bytes of a stored tensor that a rank with `largest` of its layer holds.
 
     An EXL3 layer that is cut along its outputs keeps all scales of its inputs, and the other way round: the rotation
     of the side that is not cut is whole on every rank.
@@ -122,7 +128,7 @@ def rank_bytes(info: TensorInfo, tensor: int) -> int:
     if split is Split.REPLICATED or not info.shape:
         return info.nbytes
     whole = {Split.ROWS: ("suh", "su"), Split.COLUMNS: ("svh", "sv", "bias")}[split]
-    return info.nbytes if suffix in whole else math.ceil(info.nbytes / tensor)
+    return info.nbytes if suffix in whole else math.ceil(info.nbytes * largest)
 
 
 def _layers(tensors: Iterable[TensorInfo]) -> Iterable[_Layer]:
@@ -132,17 +138,16 @@ def _layers(tensors: Iterable[TensorInfo]) -> Iterable[_Layer]:
     return (_Layer(name, tuple(infos)) for name, infos in layers.items())
 
 
-def _held(checkpoint: Checkpoint, layer: _Layer, tensor: int, quantization: Quantization | None) -> int:
+def _held(checkpoint: Checkpoint, layer: _Layer, largest: Fraction, quantization: Quantization | None) -> int:
     if quantization is None:
-        return sum(rank_bytes(info, tensor) for info in layer.tensors)
+        return sum(rank_bytes(info, largest) for info in layer.tensors)
     held = 0
     for info in layer.tensors:
         if info.name.endswith("weight_scale_inv"):
             continue  # part of what the provider holds for the weight
         if len(info.shape) == 2:
             spec = LinearSpec(layer.name, (layer.name,), (info.shape[0],), info.shape[1])
-            cut = 1 if split_of(layer.name) is Split.REPLICATED else tensor
-            held += math.ceil(quantization.memory_bytes(checkpoint, spec) / cut)
+            held += math.ceil(quantization.memory_bytes(checkpoint, spec) * largest)
         else:
             held += VECTOR_BYTES * math.prod(info.shape)
     return held

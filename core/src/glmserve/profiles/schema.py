@@ -132,11 +132,17 @@ class TransportSection(Section):
     options: dict[str, Any] = Field(default_factory=dict, description="The transport's own settings.")
 
 
+MIN_BODY_BYTES = 1 << 20
+BODY_TOKEN_BYTES = 16
+
+
 class ServerSection(Section):
     host: Text = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
     api_key_file: str = Field("", description="File with one key per line, relative to the working directory.")
-    max_body_bytes: Count = Field(1_048_576, description="Largest request body.")
+    max_body_bytes: int = Field(
+        0, ge=0, description="Largest request body; 0 takes 16 bytes a token of engine.max_context, and 1 MiB at least."
+    )
     keep_alive_s: Seconds = Field(10.0, description="Silence in a stream after which a comment is sent.")
     drain_s: Seconds = Field(30.0, description="Time that running streams get to end when the server is told to stop.")
 
@@ -181,6 +187,11 @@ class Profile(Section):
     def source_text(self) -> str:
         """The profile's file, word for word."""
         return self._origins.path.read_text("utf-8")
+
+    @property
+    def max_body_bytes(self) -> int:
+        """server.max_body_bytes; by default room for a prompt of the longest context, as text or as token ids."""
+        return self.server.max_body_bytes or max(MIN_BODY_BYTES, BODY_TOKEN_BYTES * self.engine.max_context)
 
     @property
     def plugin_files(self) -> tuple[Path, ...]:
