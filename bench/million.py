@@ -148,6 +148,13 @@ class Lead:
         pools = [pool for name, pool in memory.tensors.items() if (kind == "index") == ("index" in name)]
         return sum(pool[0].nbytes for pool in pools) * -(-tokens // PAGE_TOKENS)
 
+    def _exchanges(self) -> tuple[int, float, int]:
+        """So far: how many, the seconds that passed in them, the bytes sent."""
+        group = self.link.group
+        if not isinstance(group, Mesh):
+            return 0, 0.0, 0
+        return group.exchanges, sum(group.seconds.values()), sum(group.sent_bytes.values())
+
     def step(self, tokens: int) -> Step:
         """Decode the last position of the sequence of that length, whose pages the ranks are told of once."""
         count = -(-tokens // PAGE_TOKENS)
@@ -156,20 +163,16 @@ class Lead:
         rows = Rows(tokens, tokens - 1, (TOKEN,), first, pages, 1, chunk=False)
         for clock in (*self.attentions, *self.indexers):
             clock.spent = 0.0
-        group = self.link.group
-        before = (group.exchanges, sum(group.seconds.values()), group.sent_bytes) if isinstance(group, Mesh) else None
+        before = self._exchanges()
         begin, processor = time.monotonic(), time.thread_time()
         (result,) = self.ranks.execute(StepPlan(0, (rows,)))
         passed, processor = time.monotonic() - begin, time.thread_time() - processor
         if not result.logits.isfinite().all():
             raise SystemExit(f"The logits at {tokens} tokens are not finite.")
-        made = (0, 0.0, 0)
-        if before is not None and isinstance(group, Mesh):
-            after = (group.exchanges, sum(group.seconds.values()), group.sent_bytes)
-            made = tuple(b - a for a, b in zip(before, after, strict=True))
+        count, waited, sent = (after - before for before, after in zip(before, self._exchanges(), strict=True))
         indexer, attention = (sum(clock.spent for clock in clocks) for clocks in (self.indexers, self.attentions))
-        times = (passed, made[1], processor, indexer, attention - indexer)
-        return Step(*(1e3 * seconds for seconds in times), made[0], made[2])
+        times = (passed, waited, processor, indexer, attention - indexer)
+        return Step(*(1e3 * seconds for seconds in times), int(count), int(sent))
 
 
 @dataclass(frozen=True)
