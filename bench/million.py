@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
 import psutil
 import torch
 from context_cost import Clock
-from glmserve.api import Link, Parallel, Topology
+from glmserve.api import GlmserveError, Link, Parallel, Topology
 from glmserve.cluster.child import inherit
 from glmserve.cluster.local import LocalTransport
 from glmserve.cluster.mesh import Mesh
@@ -42,15 +43,17 @@ WARM_STEPS = 2
 PAGE_TOKENS = 64
 TOKEN = 5
 """Any: the costs of a step do not depend on it."""
-FOLLOWER = "--follower"
+FOLLOWER, LEAD = "--follower", "--lead"
 
 
 @dataclass(frozen=True)
 class Task:
-    """What rank 0 tells the others before they follow."""
+    """What all ranks are told."""
 
+    ranks: int
     lengths: Sequence[int]
     kv_dtype: str
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def new_worker(link: Link, task: Task) -> Worker:
 
 
 def plant(worker: Worker, first: int, tokens: int) -> int:
-    """Fill the pages of the positions from `first` on with entries of the size of real ones; the bytes then resident"""
+    """Fill the pages of the positions from `first` on with entries of the size of real ones. Returns resident bytes."""
     generator = torch.Generator().manual_seed(worker.group.rank * 100 + 1)
     for name, pool in worker.memory.tensors.items():
         part = pool[first // PAGE_TOKENS : -(-tokens // PAGE_TOKENS)]
@@ -105,13 +108,14 @@ def planted(worker: Worker, task: Task) -> list[int]:
 
 def other_rank() -> None:
     """The program of ranks other than 0."""
-    torch.set_num_threads(1)
     inherited = inherit()
     link = LocalTransport().open(inherited.topology, inherited.rank)
     try:
         worker = new_worker(link, task := Task(**json.loads(link.receive(starting=True))))
         link.report(encode(planted(worker, task)))
         follow(worker, link)
+    except GlmserveError as error:
+        print(error, file=sys.stderr)
     finally:
         link.close()
 
@@ -121,11 +125,11 @@ class Transport(LocalTransport):
 
 
 class Lead:
-    """Rank 0 of `size` ranks."""
+    """Rank 0."""
 
-    def __init__(self, size: int, task: Task) -> None:
-        self.link = Transport().open(Topology(("localhost",) * size), 0)
-        self.link.publish(encode(task.__dict__))
+    def __init__(self, task: Task) -> None:
+        self.link = Transport().open(Topology(("localhost",) * task.ranks), 0)
+        self.link.publish(encode(asdict(task)))
         self.worker = worker = new_worker(self.link, task)
         self.attentions, self.indexers = [], []
         for layer in worker.model.layers:
@@ -135,7 +139,7 @@ class Lead:
             self.attentions.append(Clock(layer.attention))
             layer.attention = self.attentions[-1]
         own = planted(worker, task)
-        resident = zip(own, *(json.loads(report) for report in self.link.collect(starting=True)), strict=True)
+        resident = zip(own, *map(json.loads, self.link.collect(starting=True)), strict=True)
         self.memory = {
             tokens: Memory(self._cache(tokens, "latent"), self._cache(tokens, "index"), max(each))
             for tokens, each in zip(task.lengths, resident, strict=True)
@@ -175,6 +179,18 @@ class Lead:
         return Step(*(1e3 * seconds for seconds in times), int(count), int(sent))
 
 
+def lead() -> None:
+    """The program of rank 0, which starts the others: a task comes in, and steps and memory by length go out."""
+    task = Task(**json.load(sys.stdin))
+    leading = Lead(task)
+    try:
+        rounds = [[leading.step(tokens) for tokens in task.lengths] for _ in range(WARM_STEPS + task.steps)]
+    finally:
+        leading.ranks.close()
+    found = zip(task.lengths, *rounds[WARM_STEPS:], strict=True)
+    print(encode([[asdict(leading.memory[tokens]), *map(asdict, each)] for tokens, *each in found]).decode())
+
+
 @dataclass(frozen=True)
 class Cost:
     """Of steps at one length on so many ranks: medians, and the memory."""
@@ -185,22 +201,20 @@ class Cost:
     memory: Memory
 
 
-def measure(sizes: Sequence[int], task: Task, passes: int, steps: int) -> list[Cost]:
-    found: dict[tuple[int, int], list[Step]] = {}
+def measure(sizes: Sequence[int], lengths: Sequence[int], kv_dtype: str, passes: int, steps: int) -> list[Cost]:
+    found: dict[tuple[int, int], list[dict[str, float]]] = {}
     memory: dict[tuple[int, int], Memory] = {}
     for _ in range(passes):
         for size in sizes:
-            lead = Lead(size, task)
-            try:
-                rounds = [[lead.step(tokens) for tokens in task.lengths] for _ in range(WARM_STEPS + steps)]
-            finally:
-                lead.ranks.close()
-            for tokens, *each in zip(task.lengths, *rounds[WARM_STEPS:], strict=True):
+            task = Task(size, lengths, kv_dtype, steps)
+            # A process of its own, whose memory is that of this task alone.
+            argv = [sys.executable, __file__, LEAD]
+            done = subprocess.run(argv, input=encode(asdict(task)), stdout=subprocess.PIPE, check=True)
+            for tokens, (held, *each) in zip(lengths, json.loads(done.stdout), strict=True):
                 found.setdefault((size, tokens), []).extend(each)
-                memory[size, tokens] = lead.memory[tokens]
-    fields = Step.__dataclass_fields__
+                memory[size, tokens] = Memory(**held)
     return [
-        Cost(*key, Step(*(median(getattr(step, name) for step in each) for name in fields)), memory[key])
+        Cost(*key, Step(**{name: median(step[name] for step in each) for name in each[0]}), memory[key])
         for key, each in found.items()
     ]
 
@@ -250,9 +264,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS, help="steps at each length and pass")
     parser.add_argument("--svg", type=Path, help="file for a plot")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    task = Task(sorted(arguments.lengths), arguments.kv_dtype)
-    costs = measure(sorted(arguments.ranks), task, arguments.passes, arguments.steps)
+    sizes, lengths = sorted(arguments.ranks), sorted(arguments.lengths)
+    costs = measure(sizes, lengths, arguments.kv_dtype, arguments.passes, arguments.steps)
     print(table(costs))
     print()
     print(exchanges(costs))
@@ -262,4 +275,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    other_rank() if sys.argv[1:] == [FOLLOWER] else main()
+    torch.set_num_threads(1)
+    {(FOLLOWER,): other_rank, (LEAD,): lead}.get(tuple(sys.argv[1:]), main)()
