@@ -278,6 +278,15 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("closed", [(1,), (0, 1, 2)], ids=str)
+def test_files_that_are_closed_are_no_error(closed: tuple[int, ...]) -> None:
+    def close() -> None:
+        for number in closed:
+            os.close(number)
+
+    assert subprocess.run([GLMSERVE, "profiles"], preexec_fn=close).returncode == 0
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_completion_script_asks_glmserve_itself(shell: str) -> None:
     ran = glmserve("completion", shell)

@@ -89,6 +89,11 @@ def test_ranks_and_hosts_have_to_be_as_many(checkpoint: Path, plugins: Plugins) 
         planned(checkpoint, plugins, "parallel.tensor=2")
     with pytest.raises(ConfigError, match=r"^--set parallel\.context: .* is 2, which does not divide parallel\.tensor"):
         planned(checkpoint, plugins, "parallel.context=2")
+    two = ["parallel.tensor=2", "parallel.context=2", 'transport.hosts=["localhost", "localhost"]']
+    with pytest.raises(
+        ConfigError, match=r"^--set engine\.page_tokens: .* is 7, and the positions .* of 2 ranks; choose"
+    ):
+        planned(checkpoint, plugins, *two, "engine.page_tokens=7", "engine.prefill_chunk=7")
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,11 @@ from typing import Any
 
 import httpx
 import pytest
-from click.testing import CliRunner
-from glmserve.cli.main import main
 from glmserve.profiles import load_profile
 from glmserve.store.pull import pull
 from glmserve.store.sources import parse_source
 
-from .conftest import COMMAND, Server, assert_refusal
+from .conftest import Server, assert_refusal, refused, refused_here
 
 ASK: Any = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "temperature": 0}
 GOOD: dict[str, dict[str, Any]] = {
@@ -206,31 +204,6 @@ def test_a_client_that_is_killed_in_mid_stream_leaves_nothing(server: Server) ->
     client.kill()
     client.communicate()
     server.assert_idle()
-
-
-def command(*arguments: str, profile: str = "local") -> list[str]:
-    return ["run", "--profile", profile, "--port", "0", *arguments]
-
-
-def refused(*arguments: str, **profile: str) -> tuple[int, str]:
-    """(exit code, the one sentence) of a `glmserve run` that cannot start."""
-    words = [str(COMMAND), *command(*arguments, **profile)]
-    result = subprocess.run(words, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
-    return result.returncode, one_sentence(result.stderr)
-
-
-def refused_here(*arguments: str) -> tuple[int, str]:
-    """The same in this process, which saves the start of another."""
-    result = CliRunner().invoke(main, command(*arguments))
-    assert isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, one_sentence(result.stderr)
-
-
-def one_sentence(stderr: str) -> str:
-    assert stderr.startswith("glmserve: "), stderr
-    assert stderr.count("\n") == 1, stderr
-    assert stderr.endswith(".\n"), stderr
-    return stderr
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import torch
 
-from glmserve.api import ConfigError, GlmserveError, Link, Parallel, SourceError, Topology
+from glmserve.api import ConfigError, GlmserveError, Link, Parallel, RankError, SourceError, Topology
 from glmserve.engine.follower import follow
 from glmserve.engine.kv import PageMemory
 from glmserve.engine.ranks import Ranks
@@ -19,11 +18,6 @@ from glmserve.identity import first_difference, identity
 from glmserve.profiles import Profile, received_profile, send_profile
 from glmserve.resolution import Resolved, resolve
 from glmserve.selftest import check_probe, reference_of
-
-if TYPE_CHECKING:
-    pass
-
-log = logging.getLogger("glmserve.ranks")
 
 
 @dataclass(frozen=True)
@@ -64,32 +58,47 @@ def _lead(resolved: Resolved, link: Link) -> OpenRanks:
     loaded = _reports(link)
     ranks = Ranks(worker, link)
     if reference is not None:
-        check_probe(ranks, reference)
+        try:
+            check_probe(ranks, reference)
+        except RankError:
+            ranks.close()
+            raise
     return OpenRanks(ranks, worker.model.row_invariant and all(report["row_invariant"] for report in loaded))
 
 
 def _reports(link: Link) -> list[dict[str, Any]]:
-    reports = [json.loads(report) for report in link.collect(starting=True)]
-    for rank, report in enumerate(reports, 1):
-        if "refusal" in report:
-            raise ConfigError(f"Rank {rank} cannot join: {report['refusal']}")
-    return reports
+    return [json.loads(report) for report in link.collect(starting=True)]
 
 
 def join(link: Link) -> None:
-    """A rank other than 0, from its first message to its last. Raises what ends it."""
+    """A rank other than 0, from its first message to its last. Raises what ends it.
+
+    Rank 0 is told of it. What stops the start is said by rank 0 only.
+    """
     try:
-        profile = received_profile(json.loads(link.receive(starting=True)))
-        set_threads(profile)
-        resolved = _resolved_here(profile)
-        link.report(encode(identity(resolved)))
-        link.receive(starting=True)
-        worker = load_worker(resolved, link)
-        link.report(encode({"row_invariant": worker.model.row_invariant}))
-    except GlmserveError as error:
-        link.report(encode({"refusal": str(error)}))
+        try:
+            worker = _start(link)
+        except GlmserveError as error:
+            if not isinstance(error, RankError):
+                link.abandon(str(error))
+            raise SystemExit(error.exit_code) from None
+        follow(worker, link)
+    except GlmserveError:
         raise
-    follow(worker, link)
+    except Exception as error:
+        link.abandon(f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}.")
+        raise
+
+
+def _start(link: Link) -> Worker:
+    profile = received_profile(json.loads(link.receive(starting=True)))
+    set_threads(profile)
+    resolved = _resolved_here(profile)
+    link.report(encode(identity(resolved)))
+    link.receive(starting=True)
+    worker = load_worker(resolved, link)
+    link.report(encode({"row_invariant": worker.model.row_invariant}))
+    return worker
 
 
 def _resolved_here(profile: Profile) -> Resolved:

@@ -130,6 +130,12 @@ def _check_parallel(profile: Profile) -> None:
             f"{profile.where('parallel.context')}: parallel.context is {profile.parallel.context}, which does not "
             f"divide parallel.tensor of {profile.parallel.tensor}."
         )
+    if profile.engine.page_tokens % profile.parallel.context:
+        raise ConfigError(
+            f"{profile.where('engine.page_tokens')}: engine.page_tokens is {profile.engine.page_tokens}, and the "
+            f"positions of a page are dealt out over parallel.context of {profile.parallel.context} ranks; choose a "
+            "multiple."
+        )
 
 
 def _missing(profile: Profile, plugins: Plugins, kind: Kind, key: str, name: str) -> Missing | None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from glmserve.api import Group, RankError
 from glmserve.cluster import mesh as mesh_module
+from glmserve.cluster.bulk import Bulk
 from glmserve.cluster.local import LocalLink
 from glmserve.cluster.mesh import Mesh
 from hypothesis import given, settings
@@ -121,6 +122,20 @@ def test_a_rank_that_sums_another_number_of_numbers_is_named(tmp_path: Path) -> 
 
         found = group._pool.map(one, group.meshes)
         assert "Rank 2 is out of step: it sums 31 numbers in 'mlp' where rank 0 sums 30." in list(found)
+
+
+class GoneAtOnce:
+    """A group that knows already that a rank is gone."""
+
+    def alltoall_base(self, *arguments: object) -> object:
+        raise RuntimeError("Connection closed by peer\nand more")
+
+
+def test_a_loss_that_gloo_knows_of_before_the_call_is_a_rank_error_too() -> None:
+    bulk = Bulk(1, 3, "nowhere", 1.0, lambda: None)
+    bulk._group = GoneAtOnce()
+    with pytest.raises(RankError, match=r"Rank 1 lost some of ranks 0, 2 in 'mlp': Connection closed by peer\.$"):
+        bulk.sum("mlp", torch.ones(6), time.monotonic() + 1)
 
 
 def slices_for_ever(link: LocalLink) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -10,11 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from glmserve.api import RankError, UnavailableError
 from glmserve.cluster.local import Ends, Limits, LocalLink, connected
+from glmserve.engine.follower import follow
+from glmserve.engine.ranks import Ranks
 
 PATIENCE_S = 60
 Work = Callable[[LocalLink], None]
@@ -24,7 +28,7 @@ class Forked:
     """Rank 0 in this process; the others do `work` in forked ones. All may use `directory`."""
 
     def __init__(self, size: int, work: Work, limits: Limits, directory: Path | None) -> None:
-        self._directory = None if directory is None else str(directory)
+        self._store = None if directory is None else os.open(directory / "store", os.O_RDWR | os.O_CREAT)
         ends = connected(size)
         self.pids: dict[int, int] = {}
         for rank in range(1, size):
@@ -33,12 +37,12 @@ class Forked:
                 self._follow(rank, ends, work, limits)
             self.pids[rank] = pid
         self._close(ends[1:])
-        self.link = LocalLink(0, size, ends[0], limits, 1, self._directory)
+        self.link = LocalLink(0, size, ends[0], limits, 1, self._store)
 
     def _follow(self, rank: int, ends: list[Ends], work: Work, limits: Limits) -> None:
         try:
             self._close(mine for other, mine in enumerate(ends) if other != rank)
-            link = LocalLink(rank, len(ends), ends[rank], limits, 1, self._directory)
+            link = LocalLink(rank, len(ends), ends[rank], limits, 1, self._store)
             try:
                 work(link)
             except UnavailableError:
@@ -209,3 +213,61 @@ def test_followers_leave_when_rank_0_closes() -> None:
         group.link.close()
         for pid in group.pids.values():
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+class Leaving:
+    """A worker that does nothing but leave, and takes its time to hear of it."""
+
+    drafter = None
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+
+    def perform(self, message: bytes) -> Any:
+        time.sleep(self._patience_s)
+        return json.loads(message)[-1][0]
+
+    def report(self) -> dict[str, Any]:
+        return {}
+
+
+def leave(link: LocalLink) -> None:
+    """Exit with 0 when the rank was told to leave, and met no error."""
+    time.sleep(0.1 * link.rank)
+    try:
+        follow(Leaving(0.1 * link.rank), link)  # type: ignore[arg-type]
+    except UnavailableError:
+        os._exit(1)
+
+
+def test_ranks_that_are_told_to_leave_meet_no_error_however_late_they_hear_of_it() -> None:
+    with forked(leave) as group:
+        Ranks(Leaving(0), group.link).close()  # type: ignore[arg-type]
+        assert [os.waitpid(pid, 0)[1] for pid in group.pids.values()] == [0, 0, 0]
+        group.pids.clear()
+
+
+def test_a_rank_that_hangs_does_not_hold_up_the_others_that_leave() -> None:
+    def work(link: LocalLink) -> None:
+        if link.rank == 2:
+            signal.raise_signal(signal.SIGSTOP)
+        leave(link)
+
+    with forked(work) as group:
+        begin = time.monotonic()
+        Ranks(Leaving(0), group.link).close()  # type: ignore[arg-type]
+        assert time.monotonic() - begin < PATIENCE_S / 4
+        assert group.link.finder is not None
+        assert group.link.finder.guilty == (2,)
+        for rank in (1, 3):
+            assert os.waitpid(group.pids.pop(rank), 0)[1] == 0
+
+
+def test_a_fault_while_nothing_waits_is_known_without_a_wait() -> None:
+    with forked(lambda link: link.report(b"") if link.rank == 1 else time.sleep(PATIENCE_S), silence_s=0.2) as group:
+        group.link.check()
+        assert group.link.finder is not None
+        assert group.link.finder._decided.wait(PATIENCE_S)
+        with pytest.raises(RankError, match="Rank 1 is gone") as error:
+            group.link.check()
+        assert error.value.ranks == (1,)

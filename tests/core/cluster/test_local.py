@@ -57,16 +57,22 @@ def test_messages_go_to_all_ranks_and_their_reports_come_back_in_order() -> None
 def test_ranks_leave_by_themselves_when_rank_0_closes() -> None:
     with opened(3) as link:
         followers = pids(link)
-        directory = Path(str(link.directory))
-        assert directory.stat().st_mode & 0o777 == 0o700
         ends: list[str] = []
         assert link.finder is not None
         assert link.followers is not None
         link.followers._ended = lambda rank, how: ends.append(how)
     assert ends == ["exited with 0"] * 2
     assert not any(process.is_running() for process in followers)
-    assert not directory.exists()
     link.close()
+
+
+def test_ranks_that_are_asked_to_end_as_rank_0_is_wait_until_it_tells_them() -> None:
+    with opened(3) as link:
+        for process in pids(link):
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGINT)
+        link.publish(b"on")
+        assert link.collect() == [b"1:on", b"2:on"]
 
 
 def test_a_world_of_one_starts_nothing() -> None:

@@ -62,6 +62,7 @@ def test_payloads_larger_than_all_buffers_cross_in_both_directions(pair: Any) ->
     with ranks(3, follow, steps, pair=pair) as group:
         assert follow(group.mesh, steps) == []
         assert [group.result(1), group.result(2)] == [[], []]
+        assert group.mesh.exchanges == len(steps)
 
 
 def add(mesh: Mesh, numel: int) -> torch.Tensor:

@@ -32,6 +32,18 @@ def astray(*blames: int, at: str, error: str = "") -> Report:
             "Rank 3 is waited for and waits for nobody (Rank 0 waited).",
         ),
         ({0: sees(1, error="Late."), 1: sees(1, error="no space left"), 2: sees(), 3: sees()}, {}, (1,), "Rank 1: no"),
+        # Rank 0 was stopped for a while, and sees that the others have left.
+        (
+            {
+                0: sees(1, error="Rank 1 closed its channel."),
+                1: sees(0, error="Rank 1 waited for rank 0."),
+                2: sees(0, error="Rank 2 waited for rank 0."),
+                3: sees(0, error="Rank 3 waited for rank 0."),
+            },
+            {},
+            (0,),
+            "Rank 1 waited for rank 0.",
+        ),
         # Out of step: rank 0 leads, and a rank that has not come that far is not to blame.
         (
             {0: astray(1, 2, at="a"), 1: sees(), 2: astray(1, at="b", error="Rank 1 makes a."), 3: sees()},

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import psutil
 import pytest
-from glmserve.api import ConfigError, ContextShare, ModelInfo, PagedTensor
+from glmserve.api import ContextShare, ModelInfo, PagedTensor
 from glmserve.engine.kv import PageMemory, PagePool
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,7 +88,7 @@ def test_a_page_image_is_every_paged_tensor() -> None:
 def test_ranks_that_share_the_context_keep_a_page_between_them() -> None:
     memory = PageMemory(INFO, 4, 8, ContextShare(1, 4))
     assert {name: tuple(t.shape) for name, t in memory.image(0).items()} == {"k": (2, 2, 3), "v": (2, 5)}
-    with pytest.raises(ConfigError, match=r"page_tokens is 8.* = 3 ranks"):
+    with pytest.raises(ValueError, match="8 tokens cannot be dealt out evenly over 3 ranks"):
         PageMemory(INFO, 4, 8, ContextShare(0, 3))
 
 

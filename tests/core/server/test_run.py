@@ -73,6 +73,18 @@ def process():
         one.popen.communicate()
 
 
+def test_a_reader_that_leaves_after_the_first_line_is_served_on(process):
+    server = process(ready=False)
+    server.popen.stdout.close()
+    deadline = time.monotonic() + 20
+    while httpx.get(server.url + "/readyz", timeout=30).status_code != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    server.popen.send_signal(signal.SIGTERM)
+    assert server.popen.wait(20) == 0
+    assert server.popen.stderr.read().count("Traceback") == 0
+
+
 def test_the_banner_tells_what_matters(process):
     server = process()
     assert server.url in server.banner

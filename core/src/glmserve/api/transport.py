@@ -6,6 +6,7 @@ uses the same calls.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,8 +53,11 @@ class Link(ABC):
         """Rank 0: send `message` to all other ranks, in order."""
 
     @abstractmethod
-    def collect(self, starting: bool = False) -> list[bytes]:
-        """Rank 0: the next report of every other rank, in their order. While they start they may take longer."""
+    def collect(self, starting: bool = False, within_s: float = math.inf) -> list[bytes]:
+        """Rank 0: the next report of every other rank, in their order. While they start they may take longer.
+
+        `within_s` makes the deadline an earlier one.
+        """
 
     @abstractmethod
     def receive(self, starting: bool = False) -> bytes:
@@ -66,6 +70,10 @@ class Link(ABC):
     @abstractmethod
     def abandon(self, reason: str) -> None:
         """From any thread: every wait on this link, of collectives as well, ends with RankError now and from now on."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """From any thread, without waiting: raise RankError when the group is known to have come apart."""
 
     @abstractmethod
     def close(self) -> None:

@@ -57,6 +57,7 @@ class LazyGroup(click.Group):
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:  # type: ignore[override]
         """Run, and end the process: expected failures as one sentence and their own exit code."""
+        _open_standard_files()
         try:
             status = super().main(args=args, prog_name=prog_name or "glmserve", **{**extra, "standalone_mode": False})
             sys.stdout.flush()
@@ -71,6 +72,14 @@ class LazyGroup(click.Group):
         except BrokenPipeError:
             status = _reader_left()
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _open_standard_files() -> None:
+    """Those that whoever started this has closed: the next file would get such a number, and what is printed."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115 - until the end
 
 
 def _reader_left() -> int:

@@ -76,14 +76,14 @@ class Bulk:
         # up is free again when the sums come: a second buffer of this size costs as much as moving it.
         buffer = x.new_empty(self.size * width)
         parts = buffer[: self.size * mine]
-        work = self._group.alltoall_base(parts, x.contiguous().view(-1), [mine] * self.size, cuts)
-        self._wait(name, work, deadline)
+        taken = x.contiguous().view(-1)
+        self._wait(name, lambda: self._group.alltoall_base(parts, taken, [mine] * self.size, cuts), deadline)
         own = x.new_empty(width)
         first, second, *others = parts.view(self.size, mine)
         total = torch.add(first, second, out=own[:mine])
         for part in others:
             total += part
-        self._wait(name, self._group._allgather_base(buffer, own), deadline)
+        self._wait(name, lambda: self._group._allgather_base(buffer, own), deadline)
         return buffer[:count].view(x.shape)
 
     def close(self) -> None:
@@ -119,7 +119,11 @@ class Bulk:
             raise self._failed(name, group)
         return group
 
-    def _wait(self, name: str, work: Any, deadline: float) -> None:
+    def _wait(self, name: str, begin: Callable[[], Any], deadline: float) -> None:
+        try:
+            work = begin()
+        except RuntimeError as error:  # a rank that Gloo knows to be gone ends the call itself
+            raise self._failed(name, error) from None
         while not work.is_completed():
             with contextlib.suppress(RuntimeError):
                 work.wait(timedelta(seconds=LOOK_S))

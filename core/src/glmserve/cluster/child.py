@@ -26,13 +26,13 @@ class Inheritance:
     options: Mapping[str, Any]
     parent: int
     epoch: int
-    directory: str
-    """A private one, of all ranks of this epoch."""
     mesh: Mapping[int, int]
     """By rank."""
     control: int
     """To rank 0, as the next."""
     faults: int
+    store: int
+    """A file that only the ranks of this epoch have, and that has no name which anybody would have to remove."""
 
     @property
     def topology(self) -> Topology:
@@ -40,7 +40,7 @@ class Inheritance:
 
     @property
     def files(self) -> tuple[int, ...]:
-        return (*self.mesh.values(), self.control, self.faults)
+        return (*self.mesh.values(), self.control, self.faults, self.store)
 
     def pack(self) -> dict[str, str]:
         """As environment."""
@@ -48,7 +48,8 @@ class Inheritance:
 
 
 def inherit(environ: Mapping[str, str] | None = None) -> Inheritance:
-    """First of all in a follower's main: from here on this process ends when the one that started it does."""
+    """First of all in a follower's main: from here on this process ends when the one that started it does, or tells it
+    to, and not for a signal that can be caught."""
     text = (os.environ if environ is None else environ).get(VARIABLE)
     if text is None:
         raise ConfigError(
@@ -59,6 +60,9 @@ def inherit(environ: Mapping[str, str] | None = None) -> Inheritance:
     fields["mesh"] = {int(rank): file for rank, file in fields["mesh"].items()}
     inheritance = Inheritance(**fields)
     die_with(inheritance.parent)
+    # A service manager asks every process to end. Rank 0 lets running requests end first, and then tells the others.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
     return inheritance
 
 

@@ -75,7 +75,9 @@ def verdict(size: int, reports: Mapping[int, Report], ended: Mapping[int, str]) 
         how = f"{_verb(late, 'is', 'are')} waited for and {_verb(late, 'waits', 'wait')} for nobody"
         return RankError(f"{named(late).capitalize()} {how}{because}.", late)
     most = sorted(rank for rank in blames if blames[rank] == max(blames.values()))
-    return RankError(errors[0] if errors else f"{named(most).capitalize()} cannot go on.", most)
+    # What one says of these, and not what these say of others.
+    against = [report.error for _, report in sorted(reports.items()) if report.error and {*report.blames} & {*most}]
+    return RankError(against[0] if against else f"{named(most).capitalize()} cannot go on.", most)
 
 
 def _astray(reports: Mapping[int, Report]) -> list[int]:
@@ -152,7 +154,8 @@ class FaultFinder:
         try:
             while not (self._reports or self._ended or self._gone or self._closing):
                 self._hear(None)
-            if not self._closing:
+            # What was known before the end is followed up: a rank that hangs is ended, and not waited for.
+            if self._reports or self._ended or self._gone:
                 self._ask()
                 self._error = verdict(len(self._channels) + 1, self._reports, self._ended)
                 self.guilty = self._error.ranks
@@ -170,7 +173,7 @@ class FaultFinder:
                 self._channels[rank].flush()
             except RankError:
                 self._gone.add(rank)
-        while not all(self._settled(rank) for rank in self._channels) and not self._closing:
+        while not all(self._settled(rank) for rank in self._channels):
             if (left := deadline - time.monotonic()) <= 0:
                 break
             self._hear(left)

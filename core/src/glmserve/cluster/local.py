@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
-import shutil
 import socket
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
@@ -24,7 +23,6 @@ from .mesh import Mesh
 MAX_RANKS = 8
 LEAVE_S = 5.0
 """A follower that is told to leave has so long before it is made to."""
-STORE = "store"
 """The file in which the ranks find each other for torch.distributed."""
 
 
@@ -62,22 +60,22 @@ class Ends:
 class LocalLink(Link):
     """Of any rank. A world of one has no sockets, no threads and no processes.
 
-    `directory` is a private one, of all ranks of this epoch, and removed when rank 0 leaves. In a file there the ranks
-    find each other for torch.distributed, here over Gloo; a transport between GPUs has a group of its own, over NCCL.
+    In the open file `store`, which it owns, the ranks find each other for torch.distributed, here over Gloo; between
+    GPUs a transport has a group of its own, over NCCL.
     """
 
     def __init__(
-        self, rank: int, world_size: int, ends: Ends, limits: Limits, epoch: int, directory: str | None = None
+        self, rank: int, world_size: int, ends: Ends, limits: Limits, epoch: int, store: int | None = None
     ) -> None:
         self.rank, self.world_size = rank, world_size
         self.followers: Followers | None = None
-        self.directory = directory
+        self._store = store
         self._limits = limits
         self._breaker = Breaker()
         channels = {peer: Channel(end, peer, epoch) for peer, end in ends.control.items()}
         self._control = Control(rank, channels, self._breaker)
-        store = None if directory is None else os.path.join(directory, STORE)
-        self._mesh = Mesh(rank, ends.mesh, limits.deadline_s, self._breaker, store) if world_size > 1 else None
+        path = None if store is None else f"/proc/self/fd/{store}"
+        self._mesh = Mesh(rank, ends.mesh, limits.deadline_s, self._breaker, path) if world_size > 1 else None
         self.group = self._mesh or ALONE
         faults = {peer: Channel(end, peer, epoch) for peer, end in ends.faults.items()}
         self.finder = FaultFinder(faults, self._breaker, self._state) if rank == 0 and faults else None
@@ -86,8 +84,9 @@ class LocalLink(Link):
     def publish(self, message: bytes) -> None:
         self._control.send(message, self._limits.deadline_s)
 
-    def collect(self, starting: bool = False) -> list[bytes]:
-        return self._control.receive(self._limits.start_s if starting else self._limits.deadline_s)
+    def collect(self, starting: bool = False, within_s: float = math.inf) -> list[bytes]:
+        limit_s = self._limits.start_s if starting else self._limits.deadline_s
+        return self._control.receive(min(limit_s, within_s))
 
     def receive(self, starting: bool = False) -> bytes:
         if self.world_size == 1:
@@ -107,6 +106,9 @@ class LocalLink(Link):
         if self._reporter is not None:
             self._reporter.note(RankError(reason, (self.rank,)))
 
+    def check(self) -> None:
+        self._breaker.check()
+
     def close(self) -> None:
         for part in (self.finder, self._reporter, self._control):
             if part is not None:
@@ -119,8 +121,9 @@ class LocalLink(Link):
         if self._mesh is not None:
             self._mesh.close()
         self._breaker.close()
-        if self.rank == 0 and self.directory is not None:
-            shutil.rmtree(self.directory, ignore_errors=True)
+        if self._store is not None:
+            os.close(self._store)
+            self._store = None
 
     def _state(self) -> Report:
         waits_for = {*self._control.waits_for, *(self._mesh.waits_for if self._mesh is not None else ())}
@@ -131,8 +134,8 @@ class LocalTransport(Transport):
     """Rank 0 opens it in the server, and starts a process for each other rank, which opens it in turn."""
 
     name = "local"
-    argv: ClassVar[Sequence[str]] = (sys.executable, "-m", "glmserve.follower")
-    """What a follower runs."""
+    argv: ClassVar[Sequence[str]] = (sys.executable, "-P", "-m", "glmserve.follower")
+    """What a follower runs; no module of the working directory is taken for one of Python's."""
     _epochs = itertools.count(1)
 
     def preflight(self, topology: Topology) -> list[Finding]:
@@ -173,15 +176,15 @@ class LocalTransport(Transport):
             {0: socket.socket(fileno=inherited.control)},
             {0: socket.socket(fileno=inherited.faults)},
         )
-        return LocalLink(rank, topology.world_size, ends, limits, inherited.epoch, inherited.directory)
+        return LocalLink(rank, topology.world_size, ends, limits, inherited.epoch, inherited.store)
 
     def _lead(self, topology: Topology, limits: Limits) -> Link:
         size, epoch = topology.world_size, next(self._epochs)
         try:
-            ends, directory = connected(size), tempfile.mkdtemp(prefix="glmserve-")
+            ends, store = connected(size), os.memfd_create("glmserve")
         except OSError as error:
             raise _cannot_start(error) from error
-        link = LocalLink(0, size, ends[0], limits, epoch, directory)
+        link = LocalLink(0, size, ends[0], limits, epoch, store)
         assert link.finder is not None
         try:
             inheritances = {
@@ -191,10 +194,10 @@ class LocalTransport(Transport):
                     topology.options,
                     os.getpid(),
                     epoch,
-                    directory,
                     {peer: end.fileno() for peer, end in ends[rank].mesh.items()},
                     ends[rank].control[0].fileno(),
                     ends[rank].faults[0].fileno(),
+                    store,
                 )
                 for rank in range(1, size)
             }

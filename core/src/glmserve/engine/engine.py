@@ -35,6 +35,8 @@ IDLE_BEAT_S = 0.5
 """An idle loop wakes this often to show that it is alive."""
 FAILED_STEPS = 3
 """Steps that fail in a row before the engine gives up; one bad step only ends the sequences in it."""
+STOP_S = 1.0
+"""When the engine is stopped, a step gets so long to end before it no longer waits for other ranks."""
 
 
 class Engine:
@@ -77,6 +79,7 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._state: Any = "starting"
         self._reason = "the model is being warmed up"
+        self._fault = ""
         self._steps = 0
         self._beat = time.monotonic()
         self._finished: Counter[str] = Counter()
@@ -198,7 +201,10 @@ class Engine:
             self._wake.notify()
         with self._stopping:
             if self._thread is not None:
-                self._thread.join()
+                self._thread.join(STOP_S)
+                if self._thread.is_alive():
+                    self._ranks.abandon("the engine is stopped")
+                    self._thread.join()
                 self._thread = None
                 self._cache.close()
                 self._ranks.close()
@@ -219,7 +225,9 @@ class Engine:
         self._take_in()
         for sequence in list(self._sequences.values()):
             reason: FinishReason = "error" if self._state == "failed" else "abort"
-            self._end(sequence, Output(finish_reason=reason, error=self._reason, usage=sequence.usage()))
+            self._end(
+                sequence, Output(finish_reason=reason, error=self._reason, fault=self._fault, usage=sequence.usage())
+            )
 
     def _loop(self) -> None:
         failures = 0
@@ -231,8 +239,10 @@ class Engine:
                 if not worked:
                     self._ranks.beat()
             except RankError as error:  # the group cannot go on, so nobody may be sent here any more
-                log.error("%s", error)
-                self._state, self._reason = "failed", str(error)
+                if self._state != "stopped":
+                    log.error("%s", error)
+                    self._state, self._reason = "failed", str(error).rstrip(".")
+                    self._fault = self._reason
                 break
             except Exception as error:  # the loop must outlive any fault of a model or plugin
                 log.exception("a step failed")

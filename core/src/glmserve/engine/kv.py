@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from glmserve.api import ConfigError, ContextShare, ModelInfo
+from glmserve.api import ContextShare, ModelInfo
 
 
 def _untouched(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -26,12 +26,9 @@ class PageMemory:
     """The tensors of a rank's pages. Memory is committed by the operating system as pages are first written."""
 
     def __init__(self, info: ModelInfo, num_pages: int, page_tokens: int, share: ContextShare = ContextShare()) -> None:  # noqa: B008 - immutable
-        """Raises ConfigError when the positions of a page cannot be dealt out evenly."""
+        """`page_tokens` is a multiple of the shares."""
         if page_tokens % share.count:
-            raise ConfigError(
-                f"engine.page_tokens is {page_tokens}, and the positions of a page are dealt out over parallel.context "
-                f"= {share.count} ranks; choose a multiple."
-            )
+            raise ValueError(f"pages of {page_tokens} tokens cannot be dealt out evenly over {share.count} ranks")
         self.page_tokens = page_tokens
         self.page_entries = page_tokens // share.count
         self.share = share

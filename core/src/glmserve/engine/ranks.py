@@ -17,6 +17,8 @@ from .worker import LEAVE, Worker, encode
 
 BEAT_S = 2.0
 """While nothing runs, the other ranks are told and heard this often."""
+LEAVE_S = 1.0
+"""Told to leave, a rank answers within this, or it hangs."""
 
 
 @dataclass(frozen=True)
@@ -75,16 +77,23 @@ class Ranks:
             self.worker.forget(sequence)
 
     def beat(self) -> None:
-        """Nothing runs: hear from the other ranks now and then, and be heard."""
+        """Nothing runs: see that the other ranks are there, hear from them now and then, and be heard."""
+        self._link.check()
         if not self._alone and time.monotonic() - self._heard >= BEAT_S:
             self._send()
 
     def close(self) -> None:
-        """Let the other ranks leave, and the link go."""
+        """Let the other ranks leave, and the link go. One that hangs holds it up for LEAVE_S seconds."""
         if not self._alone:
             with suppress(RankError):  # the link does what is left to do
                 self._link.publish(encode([(LEAVE,)]))
+                # Then all know that they may go, and none takes the end of the link for a fault.
+                self._link.collect(within_s=LEAVE_S)
         self._link.close()
+
+    def abandon(self, reason: str) -> None:
+        """From any thread: what waits for other ranks fails now, and so does everything after it."""
+        self._link.abandon(reason)
 
     def status(self) -> tuple[RankStatus, ...]:
         since = time.monotonic() - self._heard

@@ -92,6 +92,8 @@ class Output:
     usage: Usage | None = None
     """On the last output."""
     error: str = ""
+    fault: str = ""
+    """Of ranks, and not of the request: what its client may know of the error."""
 
 
 @dataclass(frozen=True)

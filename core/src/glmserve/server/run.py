@@ -98,7 +98,10 @@ def _url(host: str, listener: socket.socket) -> str:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:  # whoever started it has read enough; it goes on, and Python does not complain at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Server(uvicorn.Server):

@@ -89,6 +89,10 @@ class Call:
                     index = coming.pop(future)
                     output = future.result()
                     self._timers[index].saw(output)
+                    if output.fault:
+                        raise UnavailableError(
+                            f"The server failed before the reply was complete: {output.fault}. Try again later."
+                        )
                     if output.finish_reason == "error":
                         log.error("a request failed: %s", output.error)
                         raise ModelFault("The model failed on this request; the server's log says why.")
