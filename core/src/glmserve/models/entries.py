@@ -119,7 +119,7 @@ def from_float8(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     if width % group:
         return values * scales.repeat_interleave(group, -1)[..., :width]
     # Without a copy of the scales: the indexer comes here with every key of the context.
-    return (values.unflatten(-1, (-1, group)) * scales[..., None]).flatten(-2)
+    return (values.reshape(*scales.shape, group) * scales[..., None]).flatten(-2)
 
 
 def _scaled_down(codes: torch.Tensor) -> torch.Tensor:
