@@ -37,6 +37,9 @@ def do(link: Link, command: str) -> None:
         os._exit(int(command[5:]))
     elif command == "sums":
         sums(link)
+    elif command == "nap":
+        link.report(b"asleep")
+        time.sleep(0.3)
     elif command == "sleep":
         time.sleep(600)
     elif command == "fail" and link.rank == 1:
@@ -49,8 +52,9 @@ def main() -> None:
     inheritance = inherit()
     link = LocalTransport().open(inheritance.topology, inheritance.rank)
     try:
-        while True:
-            do(link, link.receive().decode())
+        while (command := link.receive().decode()) != "leave":
+            do(link, command)
+        print("left")
     except GlmserveError as error:
         print(error, file=sys.stderr)
     finally:

@@ -75,6 +75,14 @@ def test_ranks_that_are_asked_to_end_as_rank_0_is_wait_until_it_tells_them() -> 
         assert link.collect() == [b"1:on", b"2:on"]
 
 
+def test_ranks_that_are_told_to_leave_do_so_however_soon_rank_0_is_gone(capfd: pytest.CaptureFixture[str]) -> None:
+    with opened(3) as link:
+        link.publish(b"nap")
+        link.collect(starting=True)
+        link.publish(b"leave")
+    assert sorted(capfd.readouterr().err.splitlines()) == ["[rank 1] left", "[rank 2] left"]
+
+
 def test_a_world_of_one_starts_nothing() -> None:
     files, threads = open_files(), threading.active_count()
     link = LocalTransport().open(here(1), 0)

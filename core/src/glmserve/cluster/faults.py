@@ -131,10 +131,14 @@ class FaultFinder:
         self._reports.setdefault(0, met(error, self._state()))
         self._nudge()
 
-    def close(self) -> None:
+    def dismiss(self) -> None:
+        """From here on whatever ends is no fault."""
         self._closing = True
         self._nudge()
         self._thread.join()
+
+    def close(self) -> None:
+        self.dismiss()
         for channel in self._channels.values():
             channel.close()
         self._wake.close()

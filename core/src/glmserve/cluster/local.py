@@ -110,17 +110,20 @@ class LocalLink(Link):
         self._breaker.check()
 
     def close(self) -> None:
-        for part in (self.finder, self._reporter, self._control):
-            if part is not None:
-                part.close()
+        if self.finder is not None:
+            self.finder.dismiss()
+        # By these the others leave, those that were told to in order: to a channel for faults its end is one.
+        self._control.close()
+        if self._mesh is not None:
+            self._mesh.disconnect()
         if self.followers is not None:
             # Those that did not answer will not leave either.
             self.followers.kill(self.finder.guilty if self.finder is not None else ())
             self.followers.stop(LEAVE_S)
         # Now that the others are gone nothing that Gloo still does can wait for them.
-        if self._mesh is not None:
-            self._mesh.close()
-        self._breaker.close()
+        for part in (self.finder, self._reporter, self._mesh, self._breaker):
+            if part is not None:
+                part.close()
         if self._store is not None:
             os.close(self._store)
             self._store = None

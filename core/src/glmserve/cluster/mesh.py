@@ -141,10 +141,14 @@ class Mesh(Group):
         """From any thread: the exchange that runs and all later ones raise RankError with this reason."""
         self.breaker.trip(reason)
 
-    def close(self) -> None:
-        """Returns once nothing is under way: at the end of a large sum that was given up, if there is one."""
+    def disconnect(self) -> None:
+        """The others see it. Of a large sum that was given up Gloo may still be about to do something."""
         for connection in self._sockets.values():
             connection.close()
+
+    def close(self) -> None:
+        """Returns once nothing is under way: at the end of a large sum that was given up, if there is one."""
+        self.disconnect()
         if self._bulk is not None:
             self._bulk.close()
 
