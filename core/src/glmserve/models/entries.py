@@ -114,4 +114,19 @@ def to_float8(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def from_float8(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """The inverse, up to rounding: float32 [..., width]."""
     width = codes.shape[-1]
-    return codes.to(torch.float32) * scales.repeat_interleave(GROUP, -1)[..., :width]
+    values, scales = _scaled_down(codes), scales * 256
+    group = min(GROUP, width)
+    if width % group:
+        return values * scales.repeat_interleave(group, -1)[..., :width]
+    # Without a copy of the scales: the indexer comes here with every key of the context.
+    return (values.reshape(*scales.shape, group) * scales[..., None]).flatten(-2)
+
+
+def _scaled_down(codes: torch.Tensor) -> torch.Tensor:
+    """float32: the e4m3 numbers over 256, exactly; several times as fast as torch's own conversion.
+
+    An e4m3 number has the sign, the exponent and the mantissa of a float16 in fewer bits, and biases of 7 and 15 make
+    the 256. Its two codes for not a number become 480: where values were not finite, their scale is not either.
+    """
+    bits = codes.view(torch.int8).to(torch.int16)
+    return ((bits & 0x7F) << 7 | (bits & -0x8000)).view(torch.float16).to(torch.float32)
