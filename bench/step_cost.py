@@ -32,6 +32,8 @@ from glmserve.engine.plan import StepPlan
 from glmserve.engine.request import Request, SamplingParams
 from glmserve.plugins import load_plugins
 from glmserve.profiles import Profile, load_profile
+from glmserve.store.checkpoint import open_checkpoint
+from glmserve_model_tiny_glm import CHECKPOINT
 
 RANKS = (1, 2, 4)
 CHUNK = 256
@@ -172,8 +174,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    from glmserve.store.checkpoint import open_checkpoint
-    from glmserve_model_tiny_glm import CHECKPOINT
 
     row_bytes = 4 * open_checkpoint(CHECKPOINT).config["hidden_size"]
     rows = [max(kind) for kind in KINDS]
