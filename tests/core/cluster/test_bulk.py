@@ -219,3 +219,18 @@ def test_forming_and_leaving_leaks_neither_files_nor_threads(tmp_path: Path) -> 
     # The first one starts what all groups of a process share.
     first = once(0)
     assert [once(i) for i in range(1, 6)] == [first] * 5
+
+
+def test_a_group_that_is_collected_late_touches_no_file_that_got_the_number_of_its_own(tmp_path: Path) -> None:
+    store = os.memfd_create("store")
+    ranks = Ranks(2, Path(f"/proc/self/fd/{store}"))
+    ranks.all(lambda mesh: mesh.sum_slices("mlp", torch.ones(1000)))
+    held = [mesh._bulk._group for mesh in ranks.meshes if mesh._bulk is not None]  # as by a traceback
+    ranks.close()
+    os.close(store)
+    files = [(tmp_path / str(i)).open("w+b") for i in range(20)]
+    assert store in {file.fileno() for file in files}
+    held.clear()
+    for file in files:
+        assert file.read() == b""
+        file.close()

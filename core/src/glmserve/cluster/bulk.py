@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -49,6 +51,8 @@ class Bulk:
         self._deadline_s = deadline_s
         self._check = check
         self._group: Any = None
+        self._file = -1
+        """The store's file, by whose number Gloo opens it again and again."""
 
     def saved_bytes(self, x: torch.Tensor) -> int:
         """How many bytes less a rank sends than in a one-shot exchange."""
@@ -88,7 +92,14 @@ class Bulk:
 
     def close(self) -> None:
         """Returns when what Gloo still does has ended: once the other ranks are gone, or at its deadline."""
+        if self._group is None:
+            return
+        left = weakref.ref(self._group)
         self._group = None
+        # Gloo opens the file once more when the group is collected. While an exception's traceback holds on to the
+        # group, the number must not go to another file: that would be written to, or end the process.
+        if left() is None:
+            os.close(self._file)
 
     def _form(self, name: str, deadline: float) -> Any:
         from torch._C._distributed_c10d import FileStore, PrefixStore, ProcessGroupGloo
@@ -98,10 +109,11 @@ class Bulk:
         options._timeout = timedelta(seconds=self._deadline_s)
         formed: list[Any] = []
         done = threading.Event()
+        self._file = os.open(self._store, os.O_RDWR | os.O_CREAT, 0o600)
 
         def form() -> None:
             try:
-                store = PrefixStore("bulk", FileStore(self._store, self.size))
+                store = PrefixStore("bulk", FileStore(f"/proc/self/fd/{self._file}", self.size))
                 store.set_timeout(options._timeout)
                 formed.append(ProcessGroupGloo(store, self.rank, self.size, options))
             except RuntimeError as error:

@@ -173,10 +173,9 @@ class FaultFinder:
         self._reports.setdefault(0, self._state())
         for rank in set(self._channels) - set(self._reports) - self._gone:
             self._channels[rank].post(b"")
-            try:
+            # One that is gone may have reported before: what it said and its end are heard below, in this order.
+            with contextlib.suppress(RankError):
                 self._channels[rank].flush()
-            except RankError:
-                self._gone.add(rank)
         while not all(self._settled(rank) for rank in self._channels):
             if (left := deadline - time.monotonic()) <= 0:
                 break
