@@ -53,6 +53,8 @@ class Bulk:
         self._group: Any = None
         self._file = -1
         """The store's file, by whose number Gloo opens it again and again."""
+        self._finished = False
+        """The last sum was."""
 
     def saved_bytes(self, x: torch.Tensor) -> int:
         """How many bytes less a rank sends than in a one-shot exchange."""
@@ -69,6 +71,7 @@ class Bulk:
         """
         import torch
 
+        self._finished = False
         if self._group is None:
             self._group = self._form(name, deadline)
         count = x.numel()
@@ -88,17 +91,16 @@ class Bulk:
         for part in others:
             total += part
         self._wait(name, lambda: self._group._allgather_base(buffer, own), deadline)
+        self._finished = True
         return buffer[:count].view(x.shape)
 
     def close(self) -> None:
         """Returns when what Gloo still does has ended: once the other ranks are gone, or at its deadline."""
-        if self._group is None:
-            return
-        left = weakref.ref(self._group)
+        group = weakref.ref(self._group) if self._group is not None else None
         self._group = None
-        # Gloo opens the file once more when the group is collected. While an exception's traceback holds on to the
-        # group, the number must not go to another file: that would be written to, or end the process.
-        if left() is None:
+        # Gloo opens the file once more when the last of the group is collected, its unfinished work included, which an
+        # exception's traceback may hold. Until then its number must not go to another file, which would be written to.
+        if self._finished and group is not None and group() is None:
             os.close(self._file)
 
     def _form(self, name: str, deadline: float) -> Any:
