@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,9 @@ from typing import Any
 import pytest
 import torch
 from glmserve.api import RankError, UnavailableError
+from glmserve.cluster.breaker import Breaker
+from glmserve.cluster.control import Channel
+from glmserve.cluster.faults import FaultFinder, Report
 from glmserve.cluster.local import Ends, Limits, LocalLink, connected
 from glmserve.engine.follower import follow
 from glmserve.engine.ranks import Ranks
@@ -146,6 +150,25 @@ def test_a_rank_that_is_busy_elsewhere_is_named_and_not_those_that_wait_for_it()
         with pytest.raises(RankError, match=r"Rank 2 is waited for and waits for nobody .* in 'sum'") as error:
             work(group.link)
         assert error.value.ranks == (2,)
+
+
+def test_what_a_rank_reports_just_before_it_leaves_is_heard_though_it_cannot_be_asked_any_more() -> None:
+    (here, there), (gone_here, gone) = socket.socketpair(), socket.socketpair()
+    breaker, reporter = Breaker(), Channel(there, 0, 1)
+
+    def state() -> Report:
+        """Rank 1 leaves before it is asked."""
+        reporter.post(Report((2,), error="Rank 2 closed its connection to rank 1.").pack())
+        reporter.flush()
+        reporter.close()
+        return Report((2,))
+
+    finder = FaultFinder({1: Channel(here, 1, 1), 2: Channel(gone_here, 2, 1)}, breaker, state)
+    gone.close()
+    finder._thread.join(PATIENCE_S)
+    finder.close()
+    with pytest.raises(RankError, match=r"^Rank 2 is gone\.$"):
+        breaker.check()
 
 
 def test_a_rank_out_of_step_is_named() -> None:
