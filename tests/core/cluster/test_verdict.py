@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-
 import pytest
-from glmserve.cluster.breaker import Breaker
-from glmserve.cluster.control import Channel
-from glmserve.cluster.faults import FaultFinder, Report, verdict
+from glmserve.cluster.faults import Report, verdict
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,16 +105,3 @@ def test_a_rank_that_answers_and_that_nothing_speaks_against_is_never_named(
 @given(reports_of())
 def test_a_report_is_read_as_it_was_written(report: Report) -> None:
     assert Report.unpack(report.pack()) == report
-
-
-def test_what_a_rank_reported_before_it_left_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threading.Thread, "start", lambda self: None)
-    (here, there), (silent, _other) = socket.socketpair(), socket.socketpair()
-    leaving = Channel(there, 0, 1)
-    leaving.post(Report((2,), "mlp", "Rank 1 waited for rank 2.").pack())
-    leaving.flush()
-    leaving.close()
-    finder = FaultFinder({1: Channel(here, 1, 1), 2: Channel(silent, 2, 1)}, Breaker(), lambda: Report((1, 2), "mlp"))
-    finder._reports[0] = Report((1, 2), "mlp", "Rank 0 waited for ranks 1, 2.")
-    finder._run()
-    assert finder.guilty == (2,)
