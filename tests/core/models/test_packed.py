@@ -124,3 +124,17 @@ def test_a_tile_is_always_full() -> None:
     for rows in (1, 8, 9, 20):
         assert torch.equal(CALLS[Mode.TILES](product, X[:rows]), honest(X[:rows]))
     assert set(seen) == {TILE}
+
+
+def test_the_library_meets_few_numbers_of_rows_and_is_given_few_rows_too_many() -> None:
+    seen: list[int] = []
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        seen.append(len(x))
+        return honest(x)
+
+    for rows in range(1, 513):
+        found = CALLS[Mode.ANY](product, X[:1].expand(rows, -1))
+        assert torch.equal(found, honest(X[:1]).expand(rows, -1))
+        assert rows <= seen[-1] <= max(rows + 1, 1.5 * rows)
+    assert len(set(seen)) < 30
