@@ -29,7 +29,7 @@ SAVED_BYTES = 32 << 20
 of 48 MB and more, with four from 21 MB on. With two ranks it sends as many, and never saves any.
 
 Measured by bench/collectives.py, with all ranks on one machine of two cores: between Unix sockets a byte costs less
-than over Gloo's TCP, and a sum of some KB takes Gloo 5 to 30 times as long. With four ranks slices take 0.5 to 1.0 of
+than over Gloo's TCP, and a sum of some KB takes Gloo 4 to 47 times as long. With four ranks slices take 0.5 to 1.0 of
 the time of an exchange at 24 to 96 MB, with three 0.8 to 1.3 at 48 to 96 MB, with two at least 1.3 at any size. More
 than four ranks were not measured.
 """
