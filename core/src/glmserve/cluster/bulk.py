@@ -138,21 +138,17 @@ class Bulk:
             work = begin()
         except RuntimeError as error:  # a rank that Gloo knows to be gone ends the call itself
             raise self._failed(name, error) from None
+        while not work.is_completed():
+            with contextlib.suppress(RuntimeError):
+                work.wait(timedelta(seconds=LOOK_S))
+            if not work.is_completed():
+                self._check()
+                self._late(name, deadline)
         try:
-            while not work.is_completed():
-                with contextlib.suppress(RuntimeError):
-                    work.wait(timedelta(seconds=LOOK_S))
-                if not work.is_completed():
-                    self._check()
-                    self._late(name, deadline)
-            try:
-                # It has ended: this raises what it met.
-                work.wait()
-            except RuntimeError as error:
-                raise self._failed(name, error) from None
-        finally:
-            # It holds on to the store, and an exception's traceback to this frame: see close.
-            del work
+            # It has ended: this raises what it met.
+            work.wait()
+        except RuntimeError as error:
+            raise self._failed(name, error) from None
 
     def _late(self, name: str, deadline: float) -> None:
         if time.monotonic() >= deadline:
