@@ -22,7 +22,7 @@ run: env
 	$(BIN)/glmserve run --profile $(PROFILE) --port $(PORT)
 
 test: env
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: env
 	$(BIN)/ruff check .

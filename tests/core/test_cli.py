@@ -203,7 +203,7 @@ def test_a_port_in_use_is_one_sentence_and_exit_code_1(profile: Path) -> None:
                 (2, ("--set", "cache.name=nun"), "--set cache.name: cache.name: No cache named 'nun' is installed"),
                 (2, ("--set", "engine.prefill_chunk=100"), "must be a multiple of engine.page_tokens"),
                 (2, ("--set", "engine.kv_tokens=100"), "one full conversation would not fit"),
-                (2, ("--set", "transport.hosts=['a','b']"), "transport 'local' runs one rank, not 2"),
+                (2, ("--set", "transport.hosts=['a','b']"), "parallel.tensor is 1, but transport.hosts names 2"),
                 (3, ("--set", "model.source=path:nowhere", "--set", "model.sha256="), "nowhere does not exist"),
                 (3, ("--set", "model.source=hf:org/repo@main"), "names 'main', which can change under you"),
                 (3, ("--set", "model.source=ftp:x"), "'ftp:x' is not a model source"),

@@ -86,8 +86,18 @@ def test_llama_gives_the_same_tokens_alone_together_and_drafted(llama: Any, size
         assert engine.status().accepted_tokens > sum(map(len, alone)) / 4
 
 
-@pytest.mark.parametrize(("size", "context"), [(2, 1), (2, 2), (3, 3), (4, 2), (4, 4)])
-@pytest.mark.parametrize("drafter", [MostlyRight, MtpDrafter])
+GRID = [(2, 1), (2, 2), (3, 3), (4, 2), (4, 4)]
+USUAL = [(2, 2, MostlyRight), (4, 4, MtpDrafter)]
+
+
+@pytest.mark.parametrize(
+    ("size", "context", "drafter"),
+    [
+        pytest.param(*size, drafter, marks=() if (*size, drafter) in USUAL else pytest.mark.slow)
+        for size in GRID
+        for drafter in (MostlyRight, MtpDrafter)
+    ],
+)
 def test_glm_gives_the_same_tokens_alone_together_and_drafted(size: int, context: int, drafter: type[Drafter]) -> None:
     """Prompts beyond the selection of 256 tokens, whose pages come in an order of their own."""
     requests = asked(900, 4, 400, seed=size)

@@ -35,7 +35,9 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return reference, load(directory), clear_prompt(reference, TOKENS)
 
 
-@pytest.mark.parametrize("cuts", CUTS)
+@pytest.mark.parametrize(
+    "cuts", [pytest.param(name, marks=pytest.mark.slow if name == "decoded alone" else ()) for name in CUTS]
+)
 def test_a_random_model_computes_what_transformers_computes(case: tuple[Any, Any, list[int]], cuts: str) -> None:
     reference, model, ids = case
     wanted = expected(reference, ids)
