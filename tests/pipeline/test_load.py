@@ -81,7 +81,7 @@ async def storm(server: Server, count: int, kinds: int) -> tuple[int, int]:
 def test_clients_that_leave_take_nothing_with_them(server: Server) -> None:
     complete, abandoned = asyncio.run(storm(server, 60, 12))
     assert complete + abandoned == 60
-    assert min(complete, abandoned) > 10
+    assert min(complete, abandoned) > 4
     server.assert_idle()
 
 
