@@ -14,7 +14,7 @@ import pytest
 from glmserve_model_tiny_glm import CHECKPOINT
 from tokenizers import Tokenizer
 
-from .conftest import Server, assert_refusal
+from .conftest import assert_refusal, serving
 
 PLUGIN = Path(__file__).with_name("claims_all.py")
 CONTEXT = 1_048_576
@@ -28,15 +28,11 @@ pytestmark = pytest.mark.slow
 def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     settings = (f"plugins.files=['{PLUGIN}']", "cache.name=claims-all")
     arguments = [word for setting in settings for word in ("--set", setting)]
-    running = Server(tmp_path_factory.mktemp("million"), *arguments, profile="tiny-four-spark")
-    try:
-        with httpx.Client(base_url=running.ready().url, timeout=300) as client:
-            yield client
-        running.assert_idle()
-    finally:
-        code = running.end()
-    assert code == 0
-    assert "Traceback" not in running.err
+    with (
+        serving(tmp_path_factory.mktemp("million"), *arguments, profile="tiny-four-spark") as running,
+        httpx.Client(base_url=running.url, timeout=300) as client,
+    ):
+        yield client
 
 
 def ids(count: int) -> list[int]:

@@ -58,6 +58,17 @@ SHAPE: dict[str, Any] = {
     "tie_word_embeddings": False,
     "rope_parameters": {"rope_theta": 8e6, "rope_type": "default"},
 }
+ODD: dict[str, Any] = {
+    "index_topk": 37,
+    "kv_lora_rank": 20,
+    "v_head_dim": 9,
+    "qk_nope_head_dim": 11,
+    "index_head_dim": 18,
+    "n_routed_experts": 11,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 27,
+}
+"""Sizes that leave something over everywhere: vectors and threads."""
 Tensors = dict[str, torch.Tensor]
 
 

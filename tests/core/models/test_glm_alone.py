@@ -11,7 +11,7 @@ from glmserve.models.glm_moe_dsa import indexer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from .glm import VOCABULARY, load, new_pools, write_random
+from .glm import ODD, VOCABULARY, load, new_pools, write_random
 from .paged import PAGE_TOKENS, Rows, forward
 
 PAGES = 60
@@ -19,17 +19,7 @@ WINDOW = 8
 KV_TYPES = ["float32", "bfloat16", "float8_e4m3"]
 SHAPES: dict[str, dict[str, Any]] = {
     "aligned": {"num_hidden_layers": 4, "index_topk": 48},
-    "odd": {
-        "num_hidden_layers": 4,
-        "index_topk": 37,
-        "kv_lora_rank": 20,
-        "v_head_dim": 9,
-        "qk_nope_head_dim": 11,
-        "index_head_dim": 18,
-        "n_routed_experts": 11,
-        "num_experts_per_tok": 3,
-        "moe_intermediate_size": 27,
-    },
+    "odd": {"num_hidden_layers": 4, **ODD},
     # Wide enough that threads could cut rows in two.
     "wide": {
         "num_hidden_layers": 2,

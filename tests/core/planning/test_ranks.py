@@ -21,6 +21,7 @@ from ..models.glm_ranks import GRID, Spread, in_cuts, page_tables
 from ..models.paged import load, write_random
 from ..models.ranks import ThreadGroup, on_ranks
 from ..models.seeded import golden_config, write_seeded
+from ..models.test_llama_ranks import MODELS
 
 NOT_LINEAR = {Component.NORMS, Component.EMBEDDING, Component.MTP}
 """What is looked up or kept beside the linear layers, and the drafter's."""
@@ -30,17 +31,6 @@ ODD = {
     "moe_intermediate_size": 27,
     "intermediate_size": 129,
     "vocab_size": 511,
-}
-LLAMAS = {
-    "6 and 2 heads": {},
-    "9 and 3 heads, tied": {
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "hidden_size": 54,
-        "head_dim": 10,
-        "intermediate_size": 77,
-        "tie_word_embeddings": True,
-    },
 }
 
 
@@ -85,18 +75,18 @@ def test_a_rank_of_glm_holds_what_is_planned(directory: Path, ranks: int) -> Non
     assert mtp == drafts + vectors(Component.MTP)
 
 
-@pytest.mark.parametrize("name", LLAMAS)
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_a_rank_of_llama_holds_what_is_planned(tmp_path: Path, ranks: int, name: str) -> None:
-    write_random(tmp_path, **LLAMAS[name])
+    write_random(tmp_path, **MODELS[name])
     checkpoint = open_checkpoint(tmp_path)
     planned = weigh(checkpoint, ranks, Dense(), None)
-    tied = LLAMAS[name].get("tie_word_embeddings")
+    tied = MODELS[name].get("tie_word_embeddings")
     table = sum(part.rank_bytes for part in planned if part.component is Component.EMBEDDING)
     models = on_ranks(ranks, lambda group: load(tmp_path, group=group))
     found = max(model.nbytes for model in models)
     rest = linear_bytes(planned) + (table if tied else 0)
-    kv_heads = LLAMAS[name].get("num_key_value_heads", 2)
+    kv_heads = MODELS[name].get("num_key_value_heads", 2)
     if ranks <= kv_heads:
         assert rest == found
     else:  # the rank with the most heads need not be the one with the most columns

@@ -148,8 +148,9 @@ def _held(checkpoint: Checkpoint, layer: _Layer, largest: Fraction, quantization
         if len(info.shape) == 2:
             spec = LinearSpec(layer.name, (layer.name,), (info.shape[0],), info.shape[1])
             held += math.ceil(quantization.memory_bytes(checkpoint, spec) * largest)
-        else:
-            held += VECTOR_BYTES * math.prod(info.shape)
+        else:  # a bias is cut with its outputs
+            part = largest if split_of(layer.name) is Split.ROWS else 1
+            held += VECTOR_BYTES * math.ceil(math.prod(info.shape) * part)
     return held
 
 
