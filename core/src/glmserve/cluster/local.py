@@ -23,7 +23,6 @@ from .mesh import Mesh
 MAX_RANKS = 8
 LEAVE_S = 5.0
 """A follower that is told to leave has so long before it is made to."""
-"""The file in which the ranks find each other for torch.distributed."""
 
 
 @dataclass(frozen=True)

@@ -57,11 +57,11 @@ def glm_cache(glm: GlmConfig, kv_dtype: str, mtp: bool) -> tuple[CacheEntry, ...
     `mtp` adds those of the next-token layer.
     """
     keys = index_names(glm, kv_dtype)
+    trunk = paged_cache(paged_tensors(glm, kv_dtype))
+    drafter = paged_cache(next_token_paged(glm, kv_dtype) if mtp else ())
     return tuple(
-        replace(entry, kv_heads=0, replicated=drafts, most_read=None if entry.name in keys else glm.index_topk)
-        for drafts in (False, True)
-        if mtp or not drafts
-        for entry in paged_cache(next_token_paged(glm, kv_dtype) if drafts else paged_tensors(glm, kv_dtype))
+        replace(entry, kv_heads=0, most_read=None if entry.name in keys else glm.index_topk)
+        for entry in (*trunk, *(replace(own, replicated=True) for own in drafter))
     )
 
 
