@@ -88,6 +88,14 @@ def refused_score(directory: Path) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+def after_traceback(found: tuple[int, str]) -> tuple[int, str]:
+    """The same without the lines before the last, which are all of rank 1."""
+    status, said = found
+    *traced, sentence = said.splitlines(keepends=True)
+    assert all(line.startswith("[rank 1] ") for line in traced)
+    return status, sentence
+
+
 def assert_says(found: tuple[int, str], code: int, *words: str) -> None:
     """One sentence with all of these."""
     status, sentence = found
@@ -186,10 +194,7 @@ def test_memory_that_does_not_suffice_on_one_rank_is_told(elsewhere: Elsewhere, 
         "    return make(*arguments)\n"
         "joining.PageMemory = pages\n"
     )
-    status, said = refused_score(tmp_path)
-    *traced, sentence = said.splitlines(keepends=True)
-    assert_says((status, sentence), 1, "Cannot allocate memory")
-    assert all(line.startswith("[rank 1] ") for line in traced)
+    assert_says(after_traceback(refused_score(tmp_path)), 1, "Cannot allocate memory")
 
 
 def test_a_rank_that_fails_in_a_step_says_why(elsewhere: Elsewhere, tmp_path: Path) -> None:
@@ -198,10 +203,7 @@ def test_a_rank_that_fails_in_a_step_says_why(elsewhere: Elsewhere, tmp_path: Pa
         "def execute(worker, plan): raise ValueError('two and\\ntwo are five')\n"
         "Worker.execute = execute\n"
     )
-    status, said = refused_score(tmp_path)
-    *traced, sentence = said.splitlines(keepends=True)
-    assert_says((status, sentence), 1, "Rank 1: ValueError: two and two are five.")
-    assert all(line.startswith("[rank 1] ") for line in traced)
+    assert_says(after_traceback(refused_score(tmp_path)), 1, "Rank 1: ValueError: two and two are five.")
 
 
 SPOILT = """# SPDX-License-Identifier: Apache-2.0
