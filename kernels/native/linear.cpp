@@ -1,0 +1,3 @@
+#include "linear.h"
+
+#include "simd.h"

@@ -1,0 +1,2 @@
+// The linear layers' functions, one table per instruction set.
+#pragma once

@@ -1,0 +1,3 @@
+#include "rows.h"
+
+#include "simd.h"
