@@ -153,7 +153,7 @@ void run_parts(int64_t parts, Part part, void* context) {
     for (int64_t i = 0; i < parts; i++) part(context, i);
 }
 
-void* scratch_bytes(int slot, size_t bytes) {
+void* scratch_bytes(Slot slot, size_t bytes) {
     struct Free {
         void operator()(void* p) const { std::free(p); }
     };
@@ -161,8 +161,7 @@ void* scratch_bytes(int slot, size_t bytes) {
         std::unique_ptr<void, Free> memory;
         size_t size = 0;
     };
-    static thread_local std::vector<Buffer> buffers;
-    if (buffers.size() <= static_cast<size_t>(slot)) buffers.resize(slot + 1);
+    static thread_local Buffer buffers[SLOTS];
     Buffer& buffer = buffers[slot];
     if (buffer.size < bytes) {
         const size_t size = (std::max(bytes, 2 * buffer.size) + 63) / 64 * 64;

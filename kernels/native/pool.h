@@ -21,11 +21,19 @@ void parallel(int64_t parts, Function function) {
     run_parts(parts, [](void* context, int64_t part) { (*static_cast<Function*>(context))(part); }, &function);
 }
 
+// What a thread's memory is for: functions that call each other use different slots.
+enum Slot {
+    LAYER_INPUT,
+    LAYER_WIDE,
+    LAYER_NARROW,
+    SLOTS,
+};
+
 // Memory of the calling thread that lasts until its next request of the same slot; aligned to a cache line.
-void* scratch_bytes(int slot, size_t bytes);
+void* scratch_bytes(Slot slot, size_t bytes);
 
 template <class T>
-T* scratch(int slot, size_t count) {
+T* scratch(Slot slot, size_t count) {
     return static_cast<T*>(scratch_bytes(slot, count * sizeof(T)));
 }
 
